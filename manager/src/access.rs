@@ -59,7 +59,7 @@ pub const fn rule(request: &FromClient) -> Rule {
         // A job of a higher priority than the usual one starts before those of other users.
         FromClient::SubmitOn { terms, .. } if terms.priority > 0 => Rule::Least(UserRole::Operator),
         // Input and acknowledgements concern the job that this connection has submitted or attached.
-        FromClient::Submit { .. }
+        FromClient::Submit(_)
         | FromClient::SubmitOn { .. }
         | FromClient::Input { .. }
         | FromClient::OutputTaken { .. }
@@ -111,8 +111,8 @@ pub fn change(request: &FromClient) -> Option<String> {
         | FromClient::Users
         | FromClient::Support
         | FromClient::Audit { .. } => return None,
-        FromClient::Submit { app, args, .. } | FromClient::SubmitOn { app, args, .. } => {
-            format!("job submit {app} {}", args.join(" "))
+        FromClient::Submit(request) | FromClient::SubmitOn { request, .. } => {
+            format!("job submit {} {}", request.app, request.args.join(" "))
         }
         FromClient::Cancel { job } => format!("job cancel {}", job.0),
         FromClient::DropDataset { name } => format!("data rm {name}"),

@@ -1,8 +1,8 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
 use crate::{
-    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, InputFile,
-    JobDetails, JobId, JobInfo, JobReport, NodeId, NodeStanding, NodeView, PowerAction, Reason, RolloutPlan,
+    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, JobDetails, JobId,
+    JobInfo, JobReport, JobRequest, NodeId, NodeStanding, NodeView, PowerAction, Reason, RolloutPlan,
     RolloutStatus, Terms, UserRole, UserStatus,
 };
 use alloc::string::String;
@@ -27,25 +27,7 @@ pub enum FromClient {
     },
     /// Runs a job. The answer is `Accepted` or `Failed`. After `Accepted` the client sends the files, in
     /// order, as `Input`, each with the length that it announced.
-    Submit {
-        /// The application.
-        app: String,
-        /// The arguments of the application.
-        args: Vec<String>,
-        /// The number of nodes, 0 for all.
-        nodes: u16,
-        /// The names of the nodes, by rank. If it is not empty, `nodes` is ignored.
-        on: Vec<String>,
-        /// The input files.
-        inputs: Vec<InputFile>,
-        /// The names of the datasets that the job reads behind the files.
-        datasets: Vec<String>,
-        /// The name of the dataset that the output becomes. `None`: the output is sent to the client.
-        keep: Option<String>,
-        /// The time limit of the job, in milliseconds from its start message to the nodes, after which it
-        /// fails. `None`: no limit.
-        limit_ms: Option<u64>,
-    },
+    Submit(JobRequest),
     /// The next bytes of one input file, at most 48 KiB. An empty message does not count as a sign that the
     /// client is alive.
     Input {
@@ -191,23 +173,8 @@ pub enum FromClient {
     /// [queued](ToClient::Queued) first, and whenever the reason changes. A job without a client is
     /// acknowledged by [`ToClient::Submitted`], and its connection has no more to do with it.
     SubmitOn {
-        /// The application.
-        app: String,
-        /// The arguments of the application.
-        args: Vec<String>,
-        /// The number of nodes, 0 for all.
-        nodes: u16,
-        /// The names of the nodes, by rank. If it is not empty, `nodes` is ignored.
-        on: Vec<String>,
-        /// The input files.
-        inputs: Vec<InputFile>,
-        /// The names of the datasets that the job reads behind the files.
-        datasets: Vec<String>,
-        /// The name of the dataset that the output becomes. `None`: the output is sent to the client.
-        keep: Option<String>,
-        /// The time limit of the job, in milliseconds from its start message to the nodes, after which it
-        /// fails. `None`: no limit.
-        limit_ms: Option<u64>,
+        /// The job.
+        request: JobRequest,
         /// The terms.
         terms: Terms,
     },

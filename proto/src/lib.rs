@@ -36,7 +36,7 @@ pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStanding, JobStart}
 pub use machine::{BootImage, PowerAction};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
-pub use queue::{JobDetails, JobEnd, JobInfo, JobState, Terms};
+pub use queue::{JobDetails, JobEnd, JobInfo, JobRequest, JobState, Terms};
 pub use rollout::{ImageInfo, NodeStep, RolloutPlan, RolloutState, RolloutStatus};
 pub use standing::{NodeStanding, NodeView, RunningImage, Withdrawal};
 pub use telemetry::{LogLine, Severity, Telemetry};

@@ -1,10 +1,32 @@
 //! The queue of jobs: the terms of a submission, and the state and history of jobs.
 
-use crate::{JobId, JobReport, Reason};
+use crate::{InputFile, JobId, JobReport, Reason};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
+
+/// A job as a client asks for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRequest {
+    /// The application.
+    pub app: String,
+    /// The arguments of the application.
+    pub args: Vec<String>,
+    /// The number of nodes, 0 for all.
+    pub nodes: u16,
+    /// The names of the nodes, by rank. If it is not empty, `nodes` is ignored.
+    pub on: Vec<String>,
+    /// The input files.
+    pub inputs: Vec<InputFile>,
+    /// The names of the datasets that the job reads behind the files.
+    pub datasets: Vec<String>,
+    /// The name of the dataset that the output becomes. `None`: the output is sent to the client.
+    pub keep: Option<String>,
+    /// The time limit of the job, in milliseconds from its start message to the nodes, after which it
+    /// fails. `None`: no limit.
+    pub limit_ms: Option<u64>,
+}
 
 /// The terms on which a job is submitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

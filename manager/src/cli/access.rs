@@ -4,7 +4,9 @@
 use clap::Command;
 use manager::access::rule;
 use proto::channel::UserId;
-use proto::{BootImage, FromClient, JobId, PowerAction, RolloutPlan, Terms, UserRole, UserStatus};
+use proto::{
+    BootImage, FromClient, JobId, JobRequest, PowerAction, RolloutPlan, Terms, UserRole, UserStatus,
+};
 
 const NO_IMAGE: BootImage = BootImage { len: 0, sha256: [0; 32] };
 
@@ -34,17 +36,7 @@ pub(super) fn least(path: &str) -> Option<Need> {
         | "pxe serve" | "cluster restore" | "config check" => {
             return Some(Need::Nothing);
         }
-        "job submit" => FromClient::SubmitOn {
-            app: name(),
-            args: Vec::new(),
-            nodes: 0,
-            on: Vec::new(),
-            inputs: Vec::new(),
-            datasets: Vec::new(),
-            keep: None,
-            limit_ms: None,
-            terms: Terms::default(),
-        },
+        "job submit" => FromClient::SubmitOn { request: JobRequest::default(), terms: Terms::default() },
         "job ls" => FromClient::JobList { after: JobId(0), ended: false },
         "job show" => FromClient::JobShow { job: JobId(0) },
         "job wait" => FromClient::JobWait { job: JobId(0), timeout_ms: 0 },

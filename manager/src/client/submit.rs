@@ -2,7 +2,7 @@
 
 use super::{Client, ClientError, Connection, Inputs, Output, Receiving, Sending};
 use crate::key::Credential;
-use proto::{FromClient, JobId, JobReport, NodeId, Terms, ToClient, printable};
+use proto::{FromClient, JobId, JobReport, JobRequest, NodeId, Terms, ToClient, printable};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub struct Job {
 impl Job {
     /// Returns the submission of the job with these inputs.
     pub(super) fn submission(&self, inputs: Vec<proto::InputFile>, terms: Terms) -> FromClient {
-        FromClient::SubmitOn {
+        let request = JobRequest {
             app: self.app.clone(),
             args: self.args.clone(),
             nodes: self.nodes,
@@ -53,8 +53,8 @@ impl Job {
             datasets: self.datasets.clone(),
             keep: self.keep.clone(),
             limit_ms: self.limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
-            terms,
-        }
+        };
+        FromClient::SubmitOn { request, terms }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Clients: requests to list nodes and to wait for them, and the shutdown of the cluster.
 
 use super::service::Drain;
-use super::{Action, ConnId, Core, Spec, Wanted};
+use super::{Action, ConnId, Core};
 use platform::Instant;
 use proto::{FromClient, NodeId, Reason, Refusal, Terms, ToClient, ToNode, UserRole, printable};
 use std::collections::BTreeMap;
@@ -74,18 +74,8 @@ impl Core {
         match message {
             FromClient::Nodes { after } => self.tell_nodes(conn, after),
             FromClient::WaitNodes { count, timeout_ms } => self.wait_nodes(conn, count, timeout_ms),
-            FromClient::Submit { app, args, nodes, on, inputs, datasets, keep, limit_ms } => {
-                let terms = Terms::default();
-                let with =
-                    FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms };
-                self.obey(conn, with);
-            }
-            FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms } => {
-                let wanted = if on.is_empty() { Wanted::Any(nodes) } else { Wanted::Named(on) };
-                let limit = limit_ms.map(Duration::from_millis);
-                let spec = Spec { app, args, wanted, inputs, datasets, keep, limit };
-                self.submit(conn, spec, terms);
-            }
+            FromClient::Submit(request) => self.submit(conn, request.into(), Terms::default()),
+            FromClient::SubmitOn { request, terms } => self.submit(conn, request.into(), terms),
             FromClient::JobList { after, ended } => self.tell_jobs(conn, after, ended),
             FromClient::JobShow { job } => self.show_job(conn, job),
             FromClient::JobWait { job, timeout_ms } => self.wait_job(conn, job, timeout_ms),

@@ -4,8 +4,8 @@
 use super::images::KeptImage;
 use super::service::WithdrawnRecord;
 use proto::{
-    AuditEntry, Incarnation, InputFile, JobEnd, JobId, JobReport, Join, NodeId, RolloutStatus, Terms,
-    UserStatus, VouchingSecret,
+    AuditEntry, Incarnation, InputFile, JobEnd, JobId, JobReport, JobRequest, Join, NodeId, RolloutStatus,
+    Terms, UserStatus, VouchingSecret,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -225,6 +225,15 @@ pub struct Spec {
     pub keep: Option<String>,
     /// The time limit of the job.
     pub limit: Option<Duration>,
+}
+
+impl From<JobRequest> for Spec {
+    fn from(request: JobRequest) -> Self {
+        let JobRequest { app, args, nodes, on, inputs, datasets, keep, limit_ms } = request;
+        let wanted = if on.is_empty() { Wanted::Any(nodes) } else { Wanted::Named(on) };
+        let limit = limit_ms.map(Duration::from_millis);
+        Self { app, args, wanted, inputs, datasets, keep, limit }
+    }
 }
 
 /// The report of a node, encoded: as long as it waits, it takes a fifth of the memory. Copies share it.

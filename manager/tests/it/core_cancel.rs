@@ -1,6 +1,6 @@
 //! Jobs that a client ends or limits, and the treatment of nodes that have not ended their part of one.
 
-use crate::support::{Harness, submit};
+use crate::support::{Harness, request, submit};
 use manager::core::{Config, ConnId, Saved};
 use proto::*;
 use std::time::Duration;
@@ -13,20 +13,8 @@ fn harness() -> Harness {
 fn running(h: &mut Harness, nodes: &[ConnId], limit: Option<Duration>) -> (ConnId, JobId) {
     let client = h.client();
     let limit_ms = limit.map(|limit| u64::try_from(limit.as_millis()).unwrap());
-    let FromClient::Submit { app, args, on, inputs, .. } = submit(0, &[]) else { unreachable!() };
-    h.say(
-        client,
-        &FromClient::Submit {
-            app,
-            args,
-            nodes: nodes.len() as u16,
-            on,
-            inputs,
-            datasets: vec![],
-            keep: None,
-            limit_ms,
-        },
-    );
+    let request = JobRequest { limit_ms, ..request(nodes.len() as u16, &[]) };
+    h.say(client, &FromClient::Submit(request));
     let mut job = None;
     for &node in nodes {
         let heard = h.node_heard(node);

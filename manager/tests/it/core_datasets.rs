@@ -1,6 +1,6 @@
 //! Datasets on a virtual clock: kept, read, listed, dropped, and lost with their nodes.
 
-use crate::support::{Harness, submit};
+use crate::support::{Harness, request};
 use manager::core::ConnId;
 use proto::*;
 
@@ -15,11 +15,8 @@ fn nodes(h: &mut Harness, count: usize) -> Vec<ConnId> {
 
 /// Returns a submission without files that reads and keeps datasets.
 fn wish(reads: &[&str], keeps: Option<&str>) -> FromClient {
-    let FromClient::Submit { app, args, nodes, on, inputs, limit_ms, .. } = submit(0, &[]) else {
-        unreachable!("a submission")
-    };
     let datasets = reads.iter().map(ToString::to_string).collect();
-    FromClient::Submit { app, args, nodes, on, inputs, datasets, keep: keeps.map(str::to_owned), limit_ms }
+    FromClient::Submit(JobRequest { datasets, keep: keeps.map(str::to_owned), ..request(0, &[]) })
 }
 
 /// Submits a job that all nodes accept, and returns its start.

@@ -1,6 +1,6 @@
 //! Jobs on a virtual clock: success, the windows, and every kind of failure.
 
-use crate::support::{Harness, join, lines, submit};
+use crate::support::{Harness, join, lines, request, submit};
 use manager::core::{Config, ConnId, Event, Saved};
 use proto::*;
 use std::time::Duration;
@@ -117,33 +117,15 @@ fn refusals_say_what_is_wrong() {
         h.say(client, &message);
         h.failure(client)
     };
-    let unknown = FromClient::Submit {
-        app: "sort".into(),
-        args: vec![],
-        nodes: 0,
-        on: vec![],
-        inputs: vec![],
-        datasets: vec![],
-        keep: None,
-        limit_ms: None,
-    };
+    let unknown = FromClient::Submit(JobRequest { app: "sort".into(), ..JobRequest::default() });
     assert_eq!(refused(&mut h, unknown), "unknown application sort; the nodes have: lines");
     assert_eq!(refused(&mut h, submit(3, &[])), "3 nodes wanted, but only 2 with lines have joined");
     assert_eq!(refused(&mut h, submit(0, &[u64::MAX, 1])), "the input is longer than 2^64 bytes");
     assert!(
         refused(&mut h, FromClient::Input { job: JobId(9), bytes: vec![1] }).contains("no job waits for")
     );
-    let long = (0..40_000).map(|i| InputFile { name: format!("file{i}"), len: 1 }).collect();
-    let long = FromClient::Submit {
-        app: "lines".into(),
-        args: vec![],
-        nodes: 0,
-        on: vec![],
-        inputs: long,
-        datasets: vec![],
-        keep: None,
-        limit_ms: None,
-    };
+    let inputs = (0..40_000).map(|i| InputFile { name: format!("file{i}"), len: 1 }).collect();
+    let long = FromClient::Submit(JobRequest { inputs, ..request(0, &[]) });
     assert!(refused(&mut h, long).contains("too long"));
     let client = h.client();
     let job = started(&mut h, &nodes, client, &[9]);
@@ -208,15 +190,9 @@ fn the_death_of_a_node_fails_the_job_and_frees_the_others() {
 fn a_job_may_name_its_nodes() {
     let mut h = Harness::new();
     let (nodes, client) = cluster(&mut h, 3);
-    let on = |names: &[&str]| FromClient::Submit {
-        app: "lines".into(),
-        args: vec![],
-        nodes: 0,
-        on: names.iter().map(ToString::to_string).collect(),
-        inputs: vec![],
-        datasets: vec![],
-        keep: None,
-        limit_ms: None,
+    let on = |names: &[&str]| {
+        let on = names.iter().map(ToString::to_string).collect();
+        FromClient::Submit(JobRequest { on, ..request(0, &[]) })
     };
     h.say(client, &on(&["n2", "n1"]));
     let Some(ToNode::JobStart(start)) = h.node_heard(nodes[2]).pop() else { panic!("no start") };

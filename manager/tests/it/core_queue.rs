@@ -1,6 +1,6 @@
 //! The queue: order, backfill, reasons, and restarts of the manager.
 
-use crate::support::{Harness, submit};
+use crate::support::{Harness, request, submit};
 use manager::core::{Config, ConnId, Event, JobRecord, Saved, Spec, Stage, Ticket, Wanted};
 use proto::*;
 use serde_json::{Value, json};
@@ -19,10 +19,8 @@ fn config() -> Config {
 
 /// Makes a submission that waits.
 fn queued(nodes: u16, limit_ms: Option<u64>, terms: Terms) -> FromClient {
-    let FromClient::Submit { app, args, on, .. } = submit(nodes, &[]) else { unreachable!() };
-    let (inputs, datasets, keep) = (vec![], vec![], None);
-    let terms = Terms { wait: true, ..terms };
-    FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms }
+    let request = JobRequest { limit_ms, ..request(nodes, &[]) };
+    FromClient::SubmitOn { request, terms: Terms { wait: true, ..terms } }
 }
 
 fn plain(nodes: u16) -> FromClient {
@@ -31,13 +29,8 @@ fn plain(nodes: u16) -> FromClient {
 
 /// Makes a submission of a job without a client.
 fn detached(keep: &str) -> FromClient {
-    match queued(1, None, Terms { detach: true, ..Terms::default() }) {
-        FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, limit_ms, terms, .. } => {
-            let keep = Some(keep.into());
-            FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms }
-        }
-        _ => unreachable!(),
-    }
+    let request = JobRequest { keep: Some(keep.into()), ..request(1, &[]) };
+    FromClient::SubmitOn { request, terms: Terms { wait: true, detach: true, ..Terms::default() } }
 }
 
 /// Returns the jobs that the manager lists.

@@ -13,19 +13,7 @@ fn undrain(node: &str) -> FromClient {
 }
 
 fn on(node: &str) -> FromClient {
-    match submit(1, &[]) {
-        FromClient::Submit { app, args, inputs, datasets, keep, limit_ms, .. } => FromClient::Submit {
-            app,
-            args,
-            nodes: 1,
-            on: vec![node.into()],
-            inputs,
-            datasets,
-            keep,
-            limit_ms,
-        },
-        other => panic!("{other:?}"),
-    }
+    FromClient::Submit(JobRequest { on: vec![node.into()], ..request(1, &[]) })
 }
 
 /// Returns the names and states of all nodes.

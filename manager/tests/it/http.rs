@@ -185,13 +185,8 @@ fn the_queue_is_shown_with_its_reasons() {
     let submit = || {
         let mut client = Connection::open(&service.manager, &service.key, Role::Client).unwrap();
         client.sending.send(&Hello::Client { version: PROTOCOL_VERSION }).unwrap();
-        let FromClient::Submit { app, args, on, inputs, datasets, keep, limit_ms, .. } =
-            crate::support::submit(1, &[])
-        else {
-            unreachable!()
-        };
-        let terms = Terms { wait: true, ..Terms::default() };
-        let wish = FromClient::SubmitOn { app, args, nodes: 1, on, inputs, datasets, keep, limit_ms, terms };
+        let (request, terms) = (crate::support::request(1, &[]), Terms { wait: true, ..Terms::default() });
+        let wish = FromClient::SubmitOn { request, terms };
         client.sending.send(&wish).unwrap();
         client
     };

@@ -210,7 +210,7 @@ fn to_node() -> Vec<ToNode> {
 }
 
 fn from_client() -> Vec<String> {
-    let submit = FromClient::Submit {
+    let submit = FromClient::Submit(JobRequest {
         app: "grep".into(),
         args: vec!["-i".into()],
         nodes: 300,
@@ -219,7 +219,7 @@ fn from_client() -> Vec<String> {
         datasets: vec!["d".into()],
         keep: Some("e".into()),
         limit_ms: Some(90_000),
-    };
+    });
     [
         FromClient::Nodes { after: NODE },
         FromClient::WaitNodes { count: 300, timeout_ms: 90_000 },

@@ -337,15 +337,12 @@ pub(crate) fn lines() -> AppManifest {
 }
 
 pub(crate) fn submit(nodes: u16, lens: &[u64]) -> FromClient {
+    FromClient::Submit(request(nodes, lens))
+}
+
+/// Returns a request of a job with input files of these lengths.
+pub(crate) fn request(nodes: u16, lens: &[u64]) -> JobRequest {
     let file = |(i, &len): (usize, &u64)| InputFile { name: format!("f{i}"), len };
-    FromClient::Submit {
-        app: "lines".into(),
-        args: vec!["x".into()],
-        nodes,
-        on: vec![],
-        inputs: lens.iter().enumerate().map(file).collect(),
-        datasets: vec![],
-        keep: None,
-        limit_ms: None,
-    }
+    let inputs = lens.iter().enumerate().map(file).collect();
+    JobRequest { app: "lines".into(), args: vec!["x".into()], nodes, inputs, ..JobRequest::default() }
 }

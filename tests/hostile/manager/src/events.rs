@@ -326,11 +326,11 @@ fn submission(input: &mut Input, world: &mut World, conn: ConnId) {
         client.submission = Some(Submission::new(left));
     }
     let mut wish = submit(nodes, on, &lens, limit);
-    if let FromClient::Submit { datasets, keep, .. } = &mut wish
+    if let FromClient::Submit(request) = &mut wish
         && input.below(3) == 0
     {
-        *keep = Some(dataset(input));
-        datasets.extend((0..input.below(3)).map(|_| dataset(input)));
+        request.keep = Some(dataset(input));
+        request.datasets.extend((0..input.below(3)).map(|_| dataset(input)));
     }
     world.say(conn, &wish);
 }

@@ -2,7 +2,7 @@
 
 use platform::IoAddr;
 use proto::{
-    AppManifest, BootReport, CutRule, FromClient, Incarnation, InputFile, JobId, Join, NodeId,
+    AppManifest, BootReport, CutRule, FromClient, Incarnation, InputFile, JobId, JobRequest, Join, NodeId,
     PROTOCOL_VERSION, RnicOffer,
 };
 use std::collections::BTreeMap;
@@ -133,14 +133,6 @@ pub(crate) fn join(letter: u8) -> Join {
 /// Returns a submission on `nodes` nodes; 0 means all.
 pub(crate) fn submit(nodes: u16, on: Vec<String>, lens: &[u64], limit_ms: Option<u64>) -> FromClient {
     let inputs = lens.iter().map(|&len| InputFile { name: "f".into(), len }).collect();
-    FromClient::Submit {
-        app: APP.into(),
-        args: vec![],
-        nodes,
-        on,
-        inputs,
-        datasets: vec![],
-        keep: None,
-        limit_ms,
-    }
+    let app = APP.into();
+    FromClient::Submit(JobRequest { app, nodes, on, inputs, limit_ms, ..JobRequest::default() })
 }

@@ -3,7 +3,7 @@
 use super::super::random::Random;
 use super::node::{APP, BYTES, output};
 use crate::Socket;
-use proto::{FromClient, InputFile, JobId, NodeId, Terms, ToClient};
+use proto::{FromClient, InputFile, JobId, JobRequest, NodeId, Terms, ToClient};
 use std::collections::BTreeMap;
 
 /// The number of bytes of input in one message.
@@ -33,23 +33,23 @@ impl Submission {
         let inputs = (0..files).map(file).collect();
         // The argument tells this job from all others.
         let args = vec![format!("{:x}", random.below(u64::MAX))];
-        let (app, nodes, on) = (APP.into(), random.below(4) as u16, Vec::new());
+        let (app, nodes) = (APP.into(), random.below(4) as u16);
         let limit_ms = random.one_in(3).then_some(1000);
-        let (datasets, keep) = (vec![], None);
+        let request = JobRequest { app, args, nodes, inputs, limit_ms, ..JobRequest::default() };
         if random.one_in(2) {
-            return FromClient::Submit { app, args, nodes, on, inputs, datasets, keep, limit_ms };
+            return FromClient::Submit(request);
         }
         let priority = random.below(3) as i16;
         let terms = Terms { wait: true, priority, requeue: random.one_in(2), ..Terms::default() };
-        FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms }
+        FromClient::SubmitOn { request, terms }
     }
 
     /// Returns the job that `wish` submits, if it is a submission.
     pub(super) fn of(wish: &FromClient) -> Option<Self> {
-        let (FromClient::Submit { inputs, .. } | FromClient::SubmitOn { inputs, .. }) = wish else {
+        let (FromClient::Submit(request) | FromClient::SubmitOn { request, .. }) = wish else {
             return None;
         };
-        let total = inputs.iter().map(|file| file.len).sum();
+        let total = request.inputs.iter().map(|file| file.len).sum();
         let (reports, output) = (BTreeMap::new(), Vec::new());
         Some(Self { total, accepted: None, queued: None, waits: false, reports, output, ended: false })
     }
