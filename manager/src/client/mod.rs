@@ -23,7 +23,7 @@ use proto::{
 };
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest time to wait for a reply that the manager sends at once.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -170,14 +170,27 @@ impl Client {
         }
     }
 
-    /// Waits until a job has ended, and returns all that the manager knows of it.
+    /// Waits until a job has ended, and returns all that the manager knows of it. If the manager is restarted
+    /// meanwhile, the client connects again and goes on.
     pub fn job_wait(&mut self, job: JobId, timeout: Duration) -> Result<JobDetails, ClientError> {
-        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let timeout = timeout.saturating_add(REPLY_TIMEOUT);
-        match self.ask(&FromClient::JobWait { job, timeout_ms }, timeout)? {
-            ToClient::JobShown(details) => Ok(details),
-            _ => Err(ClientError::Unexpected),
+        let start = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            let timeout_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            let wait = FromClient::JobWait { job, timeout_ms };
+            match self.ask(&wait, left.saturating_add(REPLY_TIMEOUT)) {
+                Ok(ToClient::JobShown(details)) => return Ok(details),
+                Ok(_) => return Err(ClientError::Unexpected),
+                Err(ClientError::Lost(_)) => self.connect_again()?,
+                Err(error) => return Err(error),
+            }
         }
+    }
+
+    /// Connects again to a manager that is restarted.
+    fn connect_again(&mut self) -> Result<(), ClientError> {
+        self.connection = submit::reconnect(&self.address, &self.key)?;
+        Ok(())
     }
 
     /// Submits a job without a client, and returns its number once the manager has recorded it.

@@ -185,7 +185,7 @@ impl Client {
 }
 
 /// Connects to a manager that is restarted, or to the next leader of a group, within [`RECONNECT`].
-fn reconnect(address: &str, key: &Credential) -> Result<Connection, ClientError> {
+pub(super) fn reconnect(address: &str, key: &Credential) -> Result<Connection, ClientError> {
     let deadline = Instant::now() + RECONNECT;
     loop {
         match Client::connect(address, key) {
@@ -285,7 +285,8 @@ fn receive_results(
             ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
             ToClient::Refused { kind, reason } => return Err(ClientError::refused(kind, &reason)),
             ToClient::Queued { job, reason } => {
-                *queued = Some(job);
+                // The number stays while the job starts again under others.
+                (*queued, *begun) = (Some(job), None);
                 watch(Update::Queued { job, reason: &printable(&reason) });
             }
             _ if begun.is_none() => return Err(ClientError::Unexpected),

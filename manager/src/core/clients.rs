@@ -196,11 +196,12 @@ impl Core {
         self.members_changed();
     }
 
-    /// Fails all pending requests and jobs of clients.
+    /// Fails the pending requests of clients. Members, jobs and the queue stay as they are, for the next
+    /// process of the manager.
     pub(super) fn stop(&mut self) {
         let reason = "the manager stops";
         self.stopping = true;
-        self.fail_attached_jobs(reason);
+        self.leave_jobs(reason);
         self.fail_orders(reason);
         let waiting = std::mem::take(&mut self.clients.0).into_keys();
         let waiting: Vec<ConnId> = waiting.chain(self.leaving.take().map(|leaving| leaving.conn)).collect();

@@ -37,6 +37,12 @@ fn is_welcome(message: &Message) -> bool {
 }
 
 impl Core {
+    /// Returns true while messages wait for the disk.
+    #[must_use]
+    pub fn holds_messages(&self) -> bool {
+        !self.commit.held.is_empty()
+    }
+
     /// Requests records to be saved.
     pub(super) fn save(&mut self, records: Vec<Record>) {
         self.commit.requested += records.len() as u64;

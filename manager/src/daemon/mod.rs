@@ -33,7 +33,7 @@ use connection::Shared;
 use door::Door;
 use driver::Driver;
 use ha::{Tenure, Term};
-use keeper::Keeper;
+use keeper::{Keeper, Kept};
 use limits::Limits;
 use proto::VouchingSecret;
 use proto::channel::{ClusterKey, RoleKeys, WrongRole};
@@ -57,7 +57,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// The number of events that may wait for the core. Connections that have more wait themselves.
 const MAX_EVENTS: usize = 256;
 
-/// The time that connections have to send their queued messages when the daemon stops.
+/// The time that the disk has to save what queued messages tell of, and then that connections have to send
+/// these, when the daemon stops.
 const STOP: Duration = Duration::from_secs(2);
 
 /// The time that the last save has when the daemon stops.
@@ -265,7 +266,8 @@ impl<S: Keep> Daemon<S> {
         self.http.as_ref()?.tls.as_ref()?.check_time().err()
     }
 
-    /// Serves until `stop` is done. Then fails all jobs that run, tells nodes and clients, and returns.
+    /// Serves until `stop` is done. Then ends all connections and returns. Members and jobs go on with the
+    /// next daemon of this state.
     pub async fn serve(mut self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let writer = Log::start(io::stderr(), self.format).map_err(DaemonError::Thread)?;
         let mut reloads = std::mem::take(&mut self.reloads);
@@ -338,6 +340,7 @@ impl<S: Keep> Daemon<S> {
         } else {
             driver.log.line("stops");
             driver.handle(Event::Stop);
+            release_held(&mut driver, &mut kept).await;
             driver.outboxes.clear();
             drop((incoming, open));
             let _ = timeout(STOP, all_closed(accepting)).await;
@@ -347,6 +350,18 @@ impl<S: Keep> Daemon<S> {
         }
         Ok(ended)
     }
+}
+
+/// Waits until the disk has saved what messages tell of that are held back, for at most [`STOP`].
+async fn release_held(driver: &mut Driver, kept: &mut mpsc::UnboundedReceiver<Kept>) {
+    let _ = timeout(STOP, async {
+        while driver.core.holds_messages()
+            && let Some(report) = kept.recv().await
+        {
+            driver.kept(report);
+        }
+    })
+    .await;
 }
 
 /// Waits until the term of a manager that shares its state has ended.

@@ -1,7 +1,7 @@
 //! Jobs on a virtual clock: success, the windows, and every kind of failure.
 
 use crate::support::{Harness, join, lines, request, submit};
-use manager::core::{Config, ConnId, Event, Saved};
+use manager::core::{Config, ConnId, Saved};
 use proto::*;
 use std::time::Duration;
 
@@ -318,8 +318,6 @@ fn whoever_breaks_the_rules_fails_the_job() {
     assert!(reason.contains("in one message"));
     let reason = broken(&[9], |h, _, client, _| h.say(client, &submit(0, &[])));
     assert!(reason.contains("this connection already has a job"));
-    let reason = broken(&[], |h, _, _, _| h.event(Event::Stop));
-    assert_eq!(reason, "the manager stops");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Members and jobs over breaks of connections and restarts of the manager, on a virtual clock.
 
 use crate::support::{Harness, submit};
-use manager::core::{Config, ConnId};
+use manager::core::{Config, ConnId, Event};
 use proto::*;
 use std::time::Duration;
 
@@ -27,6 +27,62 @@ fn resume(h: &mut Harness, welcome: &Welcome) -> (ConnId, Vec<ToNode>) {
 /// Returns a manager with the state of the former, as after a crash.
 fn restarted(h: &Harness) -> Harness {
     Harness::with(Config::default(), h.restart())
+}
+
+/// Returns a manager with the state of the former, which has stopped in good order: nothing failed.
+fn stopped(mut h: Harness, client: ConnId) -> Harness {
+    h.event(Event::Stop);
+    assert!(!h.closed.contains(&client), "{:?}", h.log);
+    restarted(&h)
+}
+
+#[test]
+fn a_job_outlives_a_manager_that_stops_in_good_order() {
+    // The nodes compute.
+    let mut h = Harness::new();
+    let (a, welcome) = h.join("a");
+    let client = h.client();
+    h.say(client, &submit(1, &[]));
+    let Some(ToNode::JobStart(start)) = h.node_heard(a).pop() else { panic!("no start") };
+    let job = start.job;
+    h.say(a, &ToManager::JobAccepted { job });
+    h.client_heard(client);
+    let mut h = stopped(h, client);
+    let (a, _) = resume(&mut h, &welcome);
+    h.say(a, &ToManager::Jobs { jobs: vec![(job, JobStanding::Running)], kept: vec![] });
+    let client = h.client();
+    h.say(client, &FromClient::Attach { job, output: 0 });
+    h.say(a, &ToManager::JobDone { job, report: JobReport::default() });
+    assert!(matches!(h.client_heard(client)[..], [ToClient::Report { .. }, ToClient::Done { .. }]));
+
+    // The nodes have not accepted: the client learns the number, and the job starts again.
+    h.drop(client);
+    let client = h.client();
+    h.say(client, &submit(1, &[]));
+    h.event(Event::Stop);
+    let heard = h.client_heard(client);
+    let [ToClient::Queued { job, reason }] = &heard[..] else { panic!("{heard:?}") };
+    assert_eq!(reason, "the manager stops");
+    let job = *job;
+    let mut h = restarted(&h);
+    let (a, _) = resume(&mut h, &welcome);
+    h.say(a, &ToManager::Jobs { jobs: vec![], kept: vec![] });
+    let client = h.client();
+    h.say(client, &FromClient::Attach { job, output: 0 });
+    let Some(ToNode::JobStart(again)) = h.node_heard(a).pop() else { panic!("no start") };
+    assert!(again.job > job);
+}
+
+#[test]
+fn a_client_of_the_former_release_whose_job_has_no_number_yet_is_told_of_the_stop() {
+    let mut h = Harness::new();
+    h.join("a");
+    let client = h.open();
+    h.say(client, &Hello::Client { version: 9 });
+    h.client_heard(client);
+    h.say(client, &submit(1, &[]));
+    h.event(Event::Stop);
+    assert_eq!(h.failure(client), "the manager stops");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use crate::cargo::{self, Profile};
 use crate::tool;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use platform::TimeLimit;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -116,6 +117,20 @@ impl Manager {
     pub fn kill_and_restart(&mut self) -> Result<()> {
         self.daemon.child.kill()?;
         self.daemon.child.wait()?;
+        self.start_again()
+    }
+
+    /// Stops the daemon in good order (SIGTERM), and starts another one with its address and its files.
+    pub fn stop_and_restart(&mut self) -> Result<()> {
+        let daemon = &mut self.daemon.child;
+        let process = Pid::from_child(daemon);
+        kill_process(process, Signal::TERM).context("cannot stop the manager")?;
+        let status = tool::wait(daemon, END_LIMIT)?.context("the manager does not stop")?;
+        ensure!(status.success(), "the manager fails when it stops: {status}");
+        self.start_again()
+    }
+
+    fn start_again(&mut self) -> Result<()> {
         (self.daemon, self.address) = daemon(&self.program, self.port()?, &self.work, &self.more)?;
         Ok(())
     }

@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The first protocol version that has [`ToClient::Queued`].
+const QUEUE: u16 = 10;
+
 /// A job that is done, and whose client may not know it.
 #[derive(Debug)]
 pub(super) struct Finished {
@@ -103,6 +106,46 @@ impl Core {
             progress: Rate::new(5000, Duration::from_secs(5)),
         };
         self.jobs.running.insert(id, job);
+    }
+
+    /// Leaves all jobs to the next process of the manager. Each client learns the number of its job, with
+    /// which it attaches then; a job whose client cannot learn it fails with `reason`.
+    pub(in super::super) fn leave_jobs(&mut self, reason: &str) {
+        // The clients of the others were told of the start, and so of the number.
+        let starting = self.jobs.running.iter().filter(|(_, job)| job.phase == Phase::Starting);
+        let starting: Vec<(JobId, JobId, ConnId)> =
+            starting.filter_map(|(&id, job)| Some((id, job.first, job.client?))).collect();
+        for (id, first, conn) in starting {
+            if self.knows_queue(conn) {
+                self.commit_to_client(conn, ToClient::Queued { job: first, reason: reason.into() });
+            } else {
+                self.fail_job(id, reason.into());
+            }
+        }
+        let mut stay = Vec::new();
+        for submission in std::mem::take(&mut self.jobs.waiting) {
+            match submission.conn {
+                Some(conn) if self.knows_queue(conn) => {
+                    if !submission.is_recorded() {
+                        self.save_queued(&submission);
+                    }
+                    let job = submission.number;
+                    self.commit_to_client(conn, ToClient::Queued { job, reason: reason.into() });
+                }
+                Some(_) if submission.last.is_none() => {
+                    self.fail_submission(&submission, reason.into());
+                    continue;
+                }
+                _ => {}
+            }
+            stay.push(submission);
+        }
+        self.jobs.waiting = stay;
+    }
+
+    /// Returns true if the client at a connection understands [`ToClient::Queued`].
+    fn knows_queue(&self, conn: ConnId) -> bool {
+        self.version(conn) >= QUEUE
     }
 
     /// Handles a client that comes back to its job.

@@ -126,16 +126,6 @@ impl Core {
         self.schedule();
     }
 
-    /// Fails the jobs that run for a client. The others, and the queue, go on with the next manager.
-    pub(in super::super) fn fail_attached_jobs(&mut self, reason: &str) {
-        let attached = |job: &Job| !job.ticket.terms.detach;
-        let ids = self.jobs.running.iter().filter(|(_, job)| attached(job)).map(|(&id, _)| id);
-        let ids: Vec<JobId> = ids.collect();
-        for id in ids {
-            self.fail_job(id, reason.into());
-        }
-    }
-
     /// Fails all jobs, including those that wait.
     pub(in super::super) fn fail_all_jobs(&mut self, reason: &str) {
         for submission in std::mem::take(&mut self.jobs.waiting) {

@@ -69,7 +69,7 @@ impl Submission {
     }
 
     /// Returns true if the store and the history know the job.
-    fn is_recorded(&self) -> bool {
+    pub(super) fn is_recorded(&self) -> bool {
         self.stays() || self.last.is_some()
     }
 
@@ -114,7 +114,7 @@ impl Core {
     }
 
     /// Records a job of the queue that has not begun.
-    fn save_queued(&mut self, submission: &Submission) {
+    pub(super) fn save_queued(&mut self, submission: &Submission) {
         let Submission { spec, ticket, number, .. } = submission;
         let (spec, ticket, stage) = (spec.clone(), ticket.clone(), Stage::Queued);
         let record = JobRecord { job: *number, first: *number, spec, nodes: Vec::new(), stage, ticket };

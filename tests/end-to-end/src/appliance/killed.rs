@@ -75,6 +75,11 @@ impl Submission {
 /// Kills the manager of two nodes, starts it again, and waits until both nodes have resumed.
 fn killed_and_resumed(cluster: &mut Cluster) -> Result<()> {
     cluster.manager.kill_and_restart()?;
+    resumed(cluster)
+}
+
+/// Waits until two nodes have resumed.
+fn resumed(cluster: &mut Cluster) -> Result<()> {
     for _ in 0..2 {
         let resumed = cluster.manager.wait_for_line(" resumes from ", LIMIT);
         resumed.context("the manager does not say that a node resumes")?;
@@ -82,8 +87,8 @@ fn killed_and_resumed(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Kills the manager several times during a job, and starts it again. The nodes must go on as the members
-/// that they were, and the job must have its result.
+/// Kills the manager several times during a job, or stops it in good order, and starts it again. The nodes
+/// must go on as the members that they were, and the job must have its result.
 fn a_few_times(log: &Path) -> Result<()> {
     let mut cluster = Cluster::start(2, "", None, log)?;
     cluster.joined(log)?;
@@ -92,9 +97,14 @@ fn a_few_times(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let output = dir.path().join("out");
     let mut job = Submission::start(&cluster, &input, &output, log)?;
-    for pause in [0, 1000, 200] {
+    for (pause, orderly) in [(0, false), (1000, true), (200, false)] {
         std::thread::sleep(Duration::from_millis(pause));
-        killed_and_resumed(&mut cluster)?;
+        if orderly {
+            cluster.manager.stop_and_restart()?;
+            resumed(&mut cluster)?;
+        } else {
+            killed_and_resumed(&mut cluster)?;
+        }
     }
     ensure!(job.ends(LIMIT)?, "the job does not end");
     compare(&expected, &output, log)?;

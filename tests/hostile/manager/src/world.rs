@@ -500,10 +500,10 @@ impl World {
             | ToClient::Audit { .. }
             | ToClient::Support { .. }
             | ToClient::Backup { .. } => {}
-            ToClient::Queued { .. }
-            | ToClient::Submitted { .. }
-            | ToClient::JobList { .. }
-            | ToClient::JobShown(_) => {}
+            ToClient::Queued { .. } => {
+                client.submission.iter_mut().for_each(|submission| submission.queued = true);
+            }
+            ToClient::Submitted { .. } | ToClient::JobList { .. } | ToClient::JobShown(_) => {}
         }
     }
 }
