@@ -55,6 +55,7 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::JobList { .. }
         | FromClient::JobShow { .. }
         | FromClient::JobWait { .. }
+        | FromClient::JobLog { .. }
         | FromClient::Datasets => Rule::Least(UserRole::Viewer),
         // A job of a higher priority than the usual one starts before those of other users.
         FromClient::SubmitOn { terms, .. } if terms.priority > 0 => Rule::Least(UserRole::Operator),
@@ -64,7 +65,9 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Input { .. }
         | FromClient::OutputTaken { .. }
         | FromClient::DropDataset { .. } => Rule::Least(UserRole::User),
-        FromClient::Cancel { job } | FromClient::Attach { job, .. } => Rule::OwnJob(*job),
+        FromClient::Cancel { job }
+        | FromClient::Attach { job, .. }
+        | FromClient::JobOutput { job, .. } => Rule::OwnJob(*job),
         FromClient::Shutdown
         | FromClient::Power { .. }
         | FromClient::Boot { .. }
@@ -103,6 +106,8 @@ pub fn change(request: &FromClient) -> Option<String> {
         | FromClient::JobList { .. }
         | FromClient::JobShow { .. }
         | FromClient::JobWait { .. }
+        | FromClient::JobOutput { .. }
+        | FromClient::JobLog { .. }
         | FromClient::Datasets
         | FromClient::Input { .. }
         | FromClient::OutputTaken { .. }

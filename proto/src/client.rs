@@ -171,7 +171,8 @@ pub enum FromClient {
     },
     /// Does the same as [`Submit`](Self::Submit), on terms. A job that waits is told to be
     /// [queued](ToClient::Queued) first, and whenever the reason changes. A job without a client is
-    /// acknowledged by [`ToClient::Submitted`], and its connection has no more to do with it.
+    /// acknowledged by [`ToClient::Submitted`], after [`ToClient::InputWanted`] if it has input, and its
+    /// connection has no more to do with it.
     SubmitOn {
         /// The job.
         request: JobRequest,
@@ -197,6 +198,22 @@ pub enum FromClient {
         job: JobId,
         /// The timeout, in milliseconds.
         timeout_ms: u64,
+    },
+    /// Fetches output of a job without a client. The answer is [`ToClient::JobOutput`], or
+    /// [`ToClient::JobShown`] if the manager has none. A connection may have one such request at a time.
+    JobOutput {
+        /// The job.
+        job: JobId,
+        /// The position of the first byte.
+        offset: u64,
+    },
+    /// Reads the lines that the nodes of a job have logged during its time. The answer is
+    /// [`ToClient::JobLog`], or [`ToClient::JobShown`] if the manager does not keep them any longer.
+    JobLog {
+        /// The job.
+        job: JobId,
+        /// The position of the first byte.
+        offset: u64,
     },
 }
 
@@ -441,6 +458,28 @@ pub enum ToClient {
     },
     /// A job.
     JobShown(JobDetails),
+    /// The job without a client is accepted: the client sends its files, in order, as
+    /// [`FromClient::Input`]. [`Submitted`](Self::Submitted) follows once the manager has stored all.
+    InputWanted {
+        /// The number of the job.
+        job: JobId,
+    },
+    /// The next bytes of a job's output; none if there are no more at present.
+    JobOutput {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if the output ends after these bytes.
+        whole: bool,
+    },
+    /// The next bytes of the log of a job, in lines; none if there are no more at present.
+    JobLog {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if more lines may come.
+        open: bool,
+    },
 }
 
 /// The kind of a refusal.

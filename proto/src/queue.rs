@@ -42,8 +42,8 @@ pub struct Terms {
     pub after: Option<JobId>,
     /// True if the job goes back to the queue when one of its nodes dies. Otherwise it fails.
     pub requeue: bool,
-    /// True if the job has no client: the connection that submits it has no more to do with it. Such a job
-    /// reads no files, only datasets, and its output becomes a dataset.
+    /// True if the job has no client: the connection that submits it has no more to do with it, once the
+    /// manager has the input files. The manager keeps the output, unless it becomes a dataset.
     pub detach: bool,
 }
 
@@ -178,6 +178,12 @@ pub struct JobInfo {
     pub requeues: u8,
     /// True if the job has no client.
     pub detached: bool,
+    /// The length of the output that the manager was given to keep, in bytes, so far.
+    pub output_bytes: Option<u64>,
+    /// The length of the log that the manager keeps, in bytes, so far.
+    pub log_bytes: Option<u64>,
+    /// True if the manager does not keep the output and the log any longer.
+    pub expired: bool,
 }
 
 /// A job with the reports of its nodes.

@@ -1,4 +1,4 @@
-//! The manager's daemon as a process of its own, for tests that suspend or kill it.
+//! The manager's daemon as a process of its own, for tests that suspend, stop or kill it.
 //!
 //! ```text
 //! manager KEY_FILE STATE ADDRESS_FILE
@@ -12,6 +12,7 @@ use manager::core::Config;
 use manager::daemon::{Daemon, Options};
 use manager::key;
 use std::path::Path;
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -25,10 +26,12 @@ fn main() -> Result<()> {
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let daemon = Daemon::bind(options).await?;
+        // Before the test knows the address, and may stop the process.
+        let mut terminate = signal(SignalKind::terminate())?;
         // The test never sees half of the address.
         let half = Path::new(address).with_extension("half");
         std::fs::write(&half, daemon.local_addr()?.to_string())?;
         std::fs::rename(half, address)?;
-        Ok(daemon.serve(std::future::pending()).await?)
+        Ok(daemon.serve(async { drop(terminate.recv().await) }).await?)
     })
 }

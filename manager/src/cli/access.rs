@@ -40,6 +40,8 @@ pub(super) fn least(path: &str) -> Option<Need> {
         "job ls" => FromClient::JobList { after: JobId(0), ended: false },
         "job show" => FromClient::JobShow { job: JobId(0) },
         "job wait" => FromClient::JobWait { job: JobId(0), timeout_ms: 0 },
+        "job logs" => FromClient::JobLog { job: JobId(0), offset: 0 },
+        "job output" => FromClient::JobOutput { job: JobId(0), offset: 0 },
         "job cancel" => FromClient::Cancel { job: JobId(0) },
         "node ls" | "node show" => FromClient::NodeList { after: name() },
         "node drain" => FromClient::Drain { node: name(), reason: name(), deadline_ms: None, force: false },

@@ -5,8 +5,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use manager::client::{Client, Output};
 use manager::key::Credential;
+use platform::TimeLimit;
 use proto::JobId;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The place of the cluster key.
 #[derive(Debug, Args)]
@@ -122,6 +124,33 @@ pub(super) fn lease_ms(text: &str) -> Result<u64, String> {
 /// Parses a lease in etcd, in seconds. etcd makes none shorter than 2 s.
 pub(super) fn ttl(text: &str) -> Result<u64, String> {
     number(text, 2, 60)
+}
+
+/// Parses a number of bytes, as in 500MB or 16GiB.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 9] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("kB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let unit = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
+    let number = unit.and_then(|(digits, unit)| digits.trim_end().parse::<u64>().ok()?.checked_mul(unit));
+    number.ok_or_else(|| format!("{text} is no number of bytes: want one as in 500MB or 16GiB"))
+}
+
+/// Parses the time for which something is kept, as in 12h or 7d.
+pub(super) fn days(text: &str) -> Result<Duration, String> {
+    const LONGEST: u64 = 3660;
+    let days = text.strip_suffix('d').and_then(|digits| digits.parse::<u64>().ok());
+    let days = days.filter(|days| *days <= LONGEST).map(|days| Duration::from_secs(days * 24 * 3600));
+    let time = days.or_else(|| text.parse().ok().map(TimeLimit::get));
+    time.ok_or_else(|| format!("{text} is no time: want one as in 90s, 12h or 7d"))
 }
 
 /// Parses a time to wait, in seconds.

@@ -1,11 +1,12 @@
 //! `ferrolite config`, and the configuration file of the manager.
 
-use super::args::{lease_ms, ttl};
+use super::args::{bytes, days, lease_ms, ttl};
 use super::group::GroupSettings;
 use super::toml_file::{self, Source};
 use super::{context, sentence};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use manager::core::SpoolLimits;
 use manager::http::Tls;
 use manager::{LogFormat, key};
 use serde::Deserialize;
@@ -89,6 +90,10 @@ pub(super) struct ManagerFile {
     pub(super) log_format: Option<LogWord>,
     pub(super) http: Option<HttpTable>,
     pub(super) etcd: Option<EtcdTable>,
+    jobs: Option<JobsTable>,
+    /// The limits of `jobs`.
+    #[serde(skip)]
+    spool: SpoolLimits,
 }
 
 /// The state that several managers share.
@@ -102,6 +107,23 @@ pub(super) struct EtcdTable {
     pub(super) key: Option<PathBuf>,
     pub(super) ca: Option<PathBuf>,
     pub(super) advertise: Option<String>,
+}
+
+/// The bounds of what the manager keeps of jobs.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JobsTable {
+    job_bytes: Option<Spanned<String>>,
+    spool_bytes: Option<Spanned<String>>,
+    retention: Option<Retention>,
+}
+
+/// The bounds of what is kept of jobs that have ended.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Retention {
+    age: Option<Spanned<String>>,
+    bytes: Option<Spanned<String>>,
 }
 
 /// The service over HTTP.
@@ -135,6 +157,8 @@ impl ManagerFile {
             let checked = lease_ms(&lease.get_ref().to_string());
             checked.map_err(|why| source.mistake(&lease.span(), format!("lease_ms: {why}")))?;
         }
+        file.spool =
+            file.jobs.as_ref().map_or_else(|| Ok(SpoolLimits::default()), |jobs| jobs.limits(&source))?;
         file.count_from(path.parent().unwrap_or(Path::new("")));
         file.check(&source, expiry)?;
         Ok(file)
@@ -206,8 +230,41 @@ impl ManagerFile {
         self.key_file.as_ref().map(|file| file.get_ref().as_path())
     }
 
+    pub(super) const fn spool(&self) -> SpoolLimits {
+        self.spool
+    }
+
     pub(super) fn lease_ms(&self) -> Option<u64> {
         self.lease_ms.as_ref().map(|lease| *lease.get_ref())
+    }
+}
+
+impl JobsTable {
+    fn limits(&self, source: &Source<'_>) -> Result<SpoolLimits> {
+        fn value<T>(
+            source: &Source<'_>,
+            (name, part): (&str, Option<&Spanned<String>>),
+            parse: impl FnOnce(&str) -> Result<T, String>,
+            usual: T,
+        ) -> Result<T> {
+            let Some(part) = part else { return Ok(usual) };
+            parse(part.get_ref()).map_err(|why| source.mistake(&part.span(), format!("{name}: {why}")))
+        }
+        let usual = SpoolLimits::default();
+        let kept = self.retention.as_ref();
+        let age = kept.and_then(|kept| kept.age.as_ref());
+        let kept_bytes = kept.and_then(|kept| kept.bytes.as_ref());
+        let limits = SpoolLimits {
+            job_bytes: value(source, ("job_bytes", self.job_bytes.as_ref()), bytes, usual.job_bytes)?,
+            bytes: value(source, ("spool_bytes", self.spool_bytes.as_ref()), bytes, usual.bytes)?,
+            keep: value(source, ("age", age), days, usual.keep)?,
+            keep_bytes: value(source, ("bytes", kept_bytes), bytes, usual.keep_bytes)?,
+        };
+        if let Some(part) = self.job_bytes.as_ref().filter(|_| limits.job_bytes > limits.bytes) {
+            let why = format!("job_bytes: it is more than spool_bytes, which is {}", limits.bytes);
+            return Err(source.mistake(&part.span(), why));
+        }
+        Ok(limits)
     }
 }
 

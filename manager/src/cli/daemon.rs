@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use manager::core::Config;
 use manager::daemon::ha::Candidate;
-use manager::daemon::{Daemon, DaemonError, Http, Options, Reload};
+use manager::daemon::{Daemon, DaemonError, Http, Options, Reload, Rules};
 use manager::{LogFormat, key, log_line};
 use proto::channel::ClusterKey;
 use std::future::Future;
@@ -109,8 +109,7 @@ struct Settings {
     /// The group of managers that share their state in etcd, if this manager is in one.
     group: Option<GroupSettings>,
     fixed: Fixed,
-    trust_hosts: bool,
-    recover: bool,
+    rules: Rules,
     http: Option<Http>,
 }
 
@@ -182,17 +181,21 @@ impl RunArgs {
             }
             None => None,
         };
-        let (trust_hosts, recover) = (self.trust_hosts || file.trust_hosts, self.recover || file.recover);
-        Ok(Settings { group, fixed, trust_hosts, recover, http })
+        let rules = Rules {
+            trust_hosts: self.trust_hosts || file.trust_hosts,
+            recover: self.recover || file.recover,
+            spool: file.spool(),
+        };
+        Ok(Settings { group, fixed, rules, http })
     }
 
     /// Reads the settings of a running manager again. The error is the reason why nothing changes.
     fn reload(&self, before: &Fixed) -> Result<Reload> {
-        let Settings { fixed, trust_hosts, recover, http, .. } = self.settings(Expiry::Refused)?;
+        let Settings { fixed, rules, http, .. } = self.settings(Expiry::Refused)?;
         if fixed != *before {
-            bail!("only trust_hosts, recover, viewers and the files of tls change without a restart");
+            bail!("only trust_hosts, recover, jobs, viewers and the files of tls change without a restart");
         }
-        Ok(Reload::load(trust_hosts, recover, http)?)
+        Ok(Reload::load(rules, http)?)
     }
 }
 
@@ -252,7 +255,7 @@ impl Served {
 }
 
 fn daemon(args: &RunArgs) -> Result<()> {
-    let Settings { group, fixed, trust_hosts, recover, http } = args.settings(Expiry::Told)?;
+    let Settings { group, fixed, rules, http } = args.settings(Expiry::Told)?;
     let format = LogFormat::from(fixed.log_format);
     let say = |line: &str| eprintln!("{}", log_line(format, line));
     let (key, made) = key::load_or_make(&fixed.key)?;
@@ -260,8 +263,9 @@ fn daemon(args: &RunArgs) -> Result<()> {
         say(&format!("made a new cluster key in {}", fixed.key.display()));
     }
     let former = key::former(&fixed.key);
-    let config =
-        Config { lease: Duration::from_millis(fixed.lease_ms), trust_hosts, recover, ..Config::default() };
+    let Rules { trust_hosts, recover, spool } = rules;
+    let lease = Duration::from_millis(fixed.lease_ms);
+    let config = Config { lease, trust_hosts, recover, spool, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stop = signals::stopped(args.config.is_none())?;

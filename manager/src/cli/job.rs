@@ -5,12 +5,13 @@ use super::exit::JobFailed;
 use super::progress::Progress;
 use super::shown::{List, ListArgs};
 use super::{names, queue, report, shell, signals};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use manager::client::{ClientError, Inputs, Job, Output, Update};
 use manager::core::json::{job_details_json, jobs_json};
 use platform::TimeLimit;
 use proto::{Dataset, JobEnd, JobId, JobState, Terms};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,6 +29,10 @@ pub(super) enum Verb {
     Show(ShowArgs),
     /// Waits until a job has ended, and shows all that is known of it. Fails if the job has not succeeded.
     Wait(WaitArgs),
+    /// Waits until a job that was submitted with --detach has ended, and writes its output.
+    Output(OutputArgs),
+    /// Writes the lines that the nodes of a job have logged during its time.
+    Logs(LogsArgs),
     /// Ends a job. Its submission fails with that reason. Its nodes are idle once they have ended their part.
     Cancel(CancelArgs),
 }
@@ -39,6 +44,8 @@ impl Verb {
             Self::Ls(args) => ls(&args),
             Self::Show(args) => show(&args),
             Self::Wait(args) => wait(&args),
+            Self::Output(args) => output(&args),
+            Self::Logs(args) => logs(&args),
             Self::Cancel(args) => Ok(args.manager.connect()?.cancel(args.job)?),
         }
     }
@@ -79,6 +86,36 @@ pub(super) struct WaitArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct OutputArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The number of the job (see `job ls --all`).
+    #[arg(value_parser = job_id, add = shell::jobs())]
+    job: JobId,
+    /// The output file, which exists only if it is whole [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Writes the output that there is so far, and does not wait for the end of the job.
+    #[arg(long)]
+    now: bool,
+    /// The longest time to wait, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 86_400, value_parser = seconds)]
+    timeout: u64,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LogsArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The number of the job (see `job ls --all`).
+    #[arg(value_parser = job_id, add = shell::jobs())]
+    job: JobId,
+    /// Writes further lines as they come, until the job has ended.
+    #[arg(short, long)]
+    follow: bool,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct CancelArgs {
     #[command(flatten)]
     manager: ManagerArgs,
@@ -106,7 +143,8 @@ pub(super) struct SubmitArgs {
     #[arg(long, value_name = "FILE")]
     input: Vec<PathBuf>,
     /// The output file. It exists only if the job succeeds.
-    #[arg(long, value_name = "FILE", required_unless_present = "keep", conflicts_with = "keep")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["keep", "detach"],
+        conflicts_with_all = ["keep", "detach"])]
     output: Option<PathBuf>,
     /// Keeps the output on the nodes, as a dataset of this name, and sends it to nobody.
     #[arg(long, value_name = "NAME")]
@@ -117,9 +155,9 @@ pub(super) struct SubmitArgs {
     time: Option<TimeLimit>,
     #[command(flatten)]
     terms: TermsArgs,
-    /// Prints the number of the job once the manager has recorded it, and returns. The job has no client
-    /// then: it reads only datasets, and keeps its output as one.
-    #[arg(long, requires = "keep", conflicts_with_all = ["no_wait", "json"])]
+    /// Sends the input files to the manager, prints the number of the job once the manager has stored all,
+    /// and returns. Unless it becomes a dataset, the manager keeps the output: see `job output`.
+    #[arg(long, conflicts_with_all = ["no_wait", "json"])]
     detach: bool,
     /// A file to which the summary is also written, as a JSON object.
     #[arg(long, value_name = "FILE")]
@@ -174,6 +212,37 @@ fn wait(args: &WaitArgs) -> Result<()> {
     }
 }
 
+fn output(args: &OutputArgs) -> Result<()> {
+    let mut client = args.manager.connect()?;
+    client.check_output(args.job)?;
+    if !args.now {
+        let details = client.job_wait(args.job, Duration::from_secs(args.timeout))?;
+        if !matches!(details.info.state, JobState::Ended(JobEnd::Done { .. })) {
+            return Err(JobFailed(format!("job {}: {}", args.job.0, details.info.state.reason())).into());
+        }
+    }
+    match &args.output {
+        Some(file) => {
+            let mut output = Output::create(file)?;
+            signals::remove_when_stopped(output.temporary())?;
+            client.job_output(args.job, &mut |bytes| output.write(bytes))?;
+            Ok(output.finish()?)
+        }
+        None => Ok(client.job_output(args.job, &mut print_bytes)?),
+    }
+}
+
+fn logs(args: &LogsArgs) -> Result<()> {
+    Ok(args.manager.connect()?.job_log(args.job, args.follow, &mut print_bytes)?)
+}
+
+/// Writes bytes to standard output, at once.
+fn print_bytes(bytes: &[u8]) -> Result<(), ClientError> {
+    let mut out = io::stdout().lock();
+    let failed = |source| ClientError::Output { path: "standard output".into(), source };
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(failed)
+}
+
 fn show(args: &ShowArgs) -> Result<()> {
     args.list.show(|| {
         let details = args.manager.connect()?.job_show(args.job)?;
@@ -196,9 +265,6 @@ fn divided(inputs: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<String>) {
 
 fn submit(args: SubmitArgs) -> Result<()> {
     let (files, datasets) = divided(args.input);
-    if args.detach && !files.is_empty() {
-        bail!("a job without a client reads only datasets (lite:NAME): submit it without --detach");
-    }
     let inputs = Inputs::open(&files)?;
     let mut output = args.output.as_deref().map_or_else(|| Ok(Output::none()), Output::create)?;
     if args.output.is_some() {
@@ -218,7 +284,9 @@ fn submit(args: SubmitArgs) -> Result<()> {
         terms: args.terms.terms(),
     };
     if args.detach {
-        println!("{}", client.submit_detached(&job)?.0);
+        let sent = client.submit_detached(&job, &inputs, &|update| progress.show(update));
+        progress.end();
+        println!("{}", sent?.0);
         return Ok(());
     }
     let accepted = AtomicBool::new(false);

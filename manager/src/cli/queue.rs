@@ -88,6 +88,9 @@ mod tests {
             limit_ms: None,
             requeues: 0,
             detached: false,
+            output_bytes: None,
+            log_bytes: None,
+            expired: false,
         };
         let ended = JobState::Ended(JobEnd::TimedOut { limit_ms: 1500 });
         let jobs = [

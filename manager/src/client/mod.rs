@@ -6,6 +6,7 @@ mod group;
 mod machine;
 mod node;
 mod rollout;
+mod spooled;
 mod submit;
 mod users;
 
@@ -193,15 +194,6 @@ impl Client {
         Ok(())
     }
 
-    /// Submits a job without a client, and returns its number once the manager has recorded it.
-    pub fn submit_detached(&mut self, job: &Job) -> Result<JobId, ClientError> {
-        let terms = proto::Terms { wait: true, detach: true, ..job.terms.clone() };
-        match self.ask(&job.submission(Vec::new(), terms), REPLY_TIMEOUT)? {
-            ToClient::Submitted { job } => Ok(job),
-            _ => Err(ClientError::Unexpected),
-        }
-    }
-
     /// Ends a job, also one of another client. Its nodes are idle once they have ended their part.
     pub fn cancel(&mut self, job: JobId) -> Result<(), ClientError> {
         match self.ask(&FromClient::Cancel { job }, REPLY_TIMEOUT)? {
@@ -256,6 +248,11 @@ impl Client {
 
     fn ask(&mut self, question: &FromClient, timeout: Duration) -> Result<ToClient, ClientError> {
         self.connection.sending.send(question)?;
+        self.answer(timeout)
+    }
+
+    /// Receives an answer, within a timeout.
+    fn answer(&mut self, timeout: Duration) -> Result<ToClient, ClientError> {
         match self.connection.receiving.receive(Some(timeout))? {
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),

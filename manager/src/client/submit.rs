@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 /// The number of bytes of input in one message.
-const PIECE: usize = 48 << 10;
+pub(super) const PIECE: usize = 48 << 10;
 
 /// The time that the nodes have to end another job and to accept this one, beyond the time that the manager
 /// allows.

@@ -42,7 +42,10 @@ impl Core {
     /// Records the result of a change that a client waits for, if this message is the answer to it.
     pub(super) fn audit_answer(&mut self, conn: ConnId, answer: &ToClient) {
         let result = match answer {
-            ToClient::Hello | ToClient::ImageTaken { .. } | ToClient::Progress { .. } => return,
+            ToClient::Hello
+            | ToClient::ImageTaken { .. }
+            | ToClient::InputWanted { .. }
+            | ToClient::Progress { .. } => return,
             ToClient::Failed { reason } => format!("failed: {reason}"),
             ToClient::Refused { reason, .. } => format!("refused: {reason}"),
             ToClient::Accepted { job, .. } | ToClient::Queued { job, .. } | ToClient::Submitted { job } => {

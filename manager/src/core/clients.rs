@@ -79,6 +79,8 @@ impl Core {
             FromClient::JobList { after, ended } => self.tell_jobs(conn, after, ended),
             FromClient::JobShow { job } => self.show_job(conn, job),
             FromClient::JobWait { job, timeout_ms } => self.wait_job(conn, job, timeout_ms),
+            FromClient::JobLog { job, offset } => self.tell_log(conn, job, offset),
+            FromClient::JobOutput { job, offset } => self.tell_output(conn, job, offset),
             FromClient::Input { job, bytes } => self.job_input(conn, job, &bytes),
             FromClient::Attach { job, output } => self.attach(conn, job, output),
             FromClient::OutputTaken { bytes } => self.output_taken(conn, bytes),
@@ -191,6 +193,7 @@ impl Core {
         }
         self.log(format!("{} shuts the cluster down", self.peer(conn)));
         self.leaving = Some(Leaving { conn, since: self.now });
+        self.fail_arrivals("the cluster is shut down");
         self.fail_all_jobs("the cluster is shut down");
         self.tell_members(&ToNode::Shutdown);
         self.members_changed();
@@ -201,6 +204,7 @@ impl Core {
     pub(super) fn stop(&mut self) {
         let reason = "the manager stops";
         self.stopping = true;
+        self.fail_arrivals(reason);
         self.leave_jobs(reason);
         self.fail_orders(reason);
         let waiting = std::mem::take(&mut self.clients.0).into_keys();

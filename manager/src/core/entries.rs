@@ -1,7 +1,7 @@
 //! The state as entries: keys with values, which every store can keep. A new kind of record has one line in
 //! [`Record::changes`] and one in [`Saved::of`].
 
-use super::{JobRecord, KeptImage, Record, Saved};
+use super::{EndedRecord, JobRecord, KeptImage, Record, Saved};
 use crate::access::digits;
 use proto::{ImageInfo, Incarnation, JobId, NodeId, encode};
 use serde::de::DeserializeOwned;
@@ -122,7 +122,7 @@ impl Saved {
             ("name", _) => self.names.push(decode(value)?),
             ("job", _) => self.jobs.push(JobRecord::decode(value)?),
             ("dataset", _) => self.datasets.push(decode(value)?),
-            ("ended", _) => self.history.push(decode(value)?),
+            ("ended", _) => self.history.push(EndedRecord::decode(value)?),
             ("withdrawn", _) => self.withdrawn.push(decode(value)?),
             ("image", _) => {
                 let (info, bytes) = decode::<(ImageInfo, ByteBuf)>(value)?;

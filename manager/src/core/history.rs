@@ -51,6 +51,13 @@ impl History {
         }
     }
 
+    /// Notes that the files of a job are not kept any longer, and returns its record if that is new.
+    pub(super) fn expire_files(&mut self, job: JobId) -> Option<Arc<EndedRecord>> {
+        let ended = self.ended.get_mut(&job).filter(|ended| !ended.expired)?;
+        Arc::make_mut(ended).expired = true;
+        Some(ended.clone())
+    }
+
     fn remove(&mut self, job: JobId) {
         self.bytes -= self.ended.remove(&job).map_or(0, |ended| size(&ended));
     }
@@ -100,6 +107,7 @@ impl Core {
             self.show_job(conn, job);
         }
         self.expire_history();
+        self.expire_spool();
     }
 
     /// Ends the waits of clients whose time is over.
@@ -115,7 +123,9 @@ impl Core {
 
     /// Forgets the jobs that have ended long ago, and the oldest of too many.
     pub(super) fn expire_history(&mut self) {
-        let keep = u64::try_from(self.config.history.as_millis()).unwrap_or(u64::MAX);
+        // The history says whether files are kept.
+        let keep = self.config.history.max(self.config.spool.keep);
+        let keep = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
         let now = self.unix_ms();
         let over = |ended: &EndedRecord| ended.ended_ms.saturating_add(keep) <= now;
         let excess = self.history.ended.len().saturating_sub(self.config.history_jobs);
@@ -129,6 +139,7 @@ impl Core {
         let gone: Vec<JobId> = gone.map(|(_, (&job, _))| job).collect();
         for job in &gone {
             self.history.remove(*job);
+            self.remove_all_spooled(*job);
         }
         self.save(gone.into_iter().map(Record::EndedGone).collect());
         let ends = self.history.ended.values().map(|ended| ended.ended_ms.saturating_add(keep));

@@ -130,6 +130,9 @@ pub fn job_info_json(job: &JobInfo) -> Value {
         "limit_ms": job.limit_ms,
         "requeues": job.requeues,
         "detached": job.detached,
+        "output_bytes": job.output_bytes,
+        "log_bytes": job.log_bytes,
+        "expired": job.expired,
     })
 }
 

@@ -461,9 +461,10 @@ impl Core {
 
     /// Ends the incarnation of a member: its peers are told, its names are unbound, and its job fails.
     pub(super) fn remove_member(&mut self, node: NodeId, reason: &str) {
+        let reason = printable(reason);
+        self.log_end_of(node, &reason);
         let Some(live) = self.members.0.remove(&node) else { return };
         let label = live.label();
-        let reason = printable(reason);
         self.log(format!("{label} is gone: {reason}"));
         if !planted(Bug::NamesOutliveOwner) {
             let names = self.names.forget(node);

@@ -22,6 +22,7 @@ mod records;
 mod resume;
 mod rollout;
 mod service;
+mod spool;
 mod telemetry;
 mod timeline;
 mod users;
@@ -39,6 +40,9 @@ pub use records::{
     Ticket, Wanted,
 };
 pub use service::{Withdrawn, WithdrawnRecord};
+pub use spool::{
+    FoundFile, MemorySpool, SpoolFile, SpoolLimits, SpoolOrder, SpoolPart, SpoolReader, SpoolReport,
+};
 pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
 pub use timeline::{PartLine, PartPhase, Timeline};
 pub use view::{CoreEvent, EventList, NodeView, View};
@@ -105,12 +109,14 @@ pub struct Config {
     pub recover: bool,
     /// The maximum number of jobs that wait in the queue.
     pub queue: usize,
-    /// The time for which the history keeps a job that has ended.
+    /// The time for which the history keeps a job that has ended, unless the spool keeps files longer.
     pub history: Duration,
     /// The maximum number of jobs in the history. The oldest is forgotten first.
     pub history_jobs: usize,
     /// The maximum memory of the history, in bytes. The oldest job is forgotten first.
     pub history_bytes: usize,
+    /// The bounds of the spool.
+    pub spool: SpoolLimits,
 }
 
 impl Default for Config {
@@ -130,6 +136,7 @@ impl Default for Config {
             history: Duration::from_secs(7 * 24 * 3600),
             history_jobs: 10_000,
             history_bytes: 32 << 20,
+            spool: SpoolLimits::default(),
         }
     }
 }
@@ -184,6 +191,11 @@ pub enum Event<'a> {
         /// The reason, for people.
         reason: &'a str,
     },
+    /// A report about an [`Action::Spool`].
+    Spool {
+        /// The report.
+        report: &'a SpoolReport,
+    },
     /// Time has passed: the core ends everything whose deadline is over. It is due at
     /// [`Core::next_deadline`], or in short intervals. If a tick comes late, all deadlines move by the delay:
     /// a lease ends only after a time in which the manager could have received a heartbeat.
@@ -218,6 +230,8 @@ pub enum Action {
     },
     /// Save this record and report [`Event::Saved`]. The core holds back the messages that tell of it.
     Save(Record),
+    /// Obey this order about a file of the spool, after all orders before.
+    Spool(SpoolOrder),
     /// Send the client of this connection the state that all records so far make ([`backup`](crate::backup)).
     Backup {
         /// The connection.
@@ -329,8 +343,11 @@ impl Core {
     }
 
     /// Changes the rules of the cluster that may change while it runs.
-    pub fn reconfigure(&mut self, trust_hosts: bool, recover: bool) {
+    pub fn reconfigure(&mut self, trust_hosts: bool, recover: bool, spool: SpoolLimits) {
         (self.config.trust_hosts, self.config.recover) = (trust_hosts, recover);
+        self.config.spool = spool;
+        // The next tick applies them.
+        self.expire_spool();
     }
 
     /// Handles an event and returns the resulting actions, in order. `now` never decreases.
@@ -358,6 +375,7 @@ impl Core {
             Event::Closed { conn, reason } => self.closed(conn, reason),
             Event::Saved { record } => self.saved(record),
             Event::SaveFailed { reason } => self.save_failed(reason),
+            Event::Spool { report } => self.spool_told(report),
             Event::Tick => self.tick(),
             Event::Stop => self.stop(),
         }

@@ -3,6 +3,7 @@
 
 use super::images::KeptImage;
 use super::service::WithdrawnRecord;
+use super::spool::FoundFile;
 use proto::{
     AuditEntry, Incarnation, InputFile, JobEnd, JobId, JobReport, JobRequest, Join, NodeId, RolloutStatus,
     Terms, UserStatus, VouchingSecret,
@@ -50,6 +51,8 @@ pub struct Saved {
     pub audit: Vec<AuditEntry>,
     /// The jobs that have ended.
     pub history: Vec<EndedRecord>,
+    /// The files of the spool, which are in no record.
+    pub spool: Vec<FoundFile>,
 }
 
 impl Default for Saved {
@@ -72,6 +75,7 @@ impl Default for Saved {
             users: Vec::new(),
             audit: Vec::new(),
             history: Vec::new(),
+            spool: Vec::new(),
         }
     }
 }
@@ -317,6 +321,20 @@ pub struct EndedRecord {
     pub end: JobEnd,
     /// The time of the end.
     pub ended_ms: u64,
+    /// The length of the output that the spool was given, in bytes. A record of an earlier version ends
+    /// before this field.
+    pub output: Option<u64>,
+    /// True if the files of the job are not kept any longer.
+    pub expired: bool,
+}
+
+impl EndedRecord {
+    /// Decodes a record of this version or of an earlier one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let earlier = || proto::decode(&[bytes, &proto::encode(&(None::<u64>, false))].concat());
+        proto::decode(bytes).or_else(|_| earlier()).ok()
+    }
 }
 
 /// A job.

@@ -16,6 +16,7 @@ impl Core {
             jobs,
             datasets,
             history,
+            spool,
             withdrawn,
             images,
             rollout,
@@ -47,6 +48,7 @@ impl Core {
         self.restore_datasets(datasets);
         self.restore_history(history);
         self.restore_jobs(jobs);
+        self.restore_spool(&spool);
         let count = self.members.0.len();
         if epoch > 0 {
             let lease = lease.as_secs_f64();

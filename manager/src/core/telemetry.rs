@@ -142,10 +142,11 @@ impl NodeTelemetry {
         (self.at, self.uptime_us, self.dropped_there) = (Some(now), report.uptime_us, report.log_dropped);
     }
 
-    fn add_lines(&mut self, now: Instant, text: &[u8]) {
+    /// Takes lines. Returns false if there are too many.
+    fn add_lines(&mut self, now: Instant, text: &[u8]) -> bool {
         if text.len() > Telemetry::MAX_LOG || !self.allowance.take(now, text.len() as u64) {
             self.dropped_here += text.len() as u64;
-            return;
+            return false;
         }
         let lines = Arc::make_mut(&mut self.lines);
         for LogLine { severity, at_us, text } in LogLine::all(text) {
@@ -154,6 +155,7 @@ impl NodeTelemetry {
             }
             lines.push_back(Arc::new(NodeLine { severity, at_us, text: printable(text) }));
         }
+        true
     }
 }
 
@@ -201,7 +203,8 @@ impl Core {
     /// Takes lines of a node's log.
     pub(super) fn lines_told(&mut self, node: NodeId, lines: &[u8]) {
         let now = self.now;
-        self.told.nodes.entry(node).or_default().add_lines(now, lines);
+        let kept = self.told.nodes.entry(node).or_default().add_lines(now, lines);
+        self.log_lines(node, lines, kept);
     }
 
     /// Keeps the lines of a node whose incarnation has ended.

@@ -4,8 +4,9 @@ use super::connection::Incoming;
 use super::ha::Tenure;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, Pushed};
+use super::spool::Spooler;
 use crate::backup;
-use crate::core::{Action, ConnId, Core, Entries, Event, Message};
+use crate::core::{Action, ConnId, Core, Entries, Event, Message, SpoolReport};
 use crate::http::Publisher;
 use crate::log::Log;
 use platform::Instant;
@@ -20,6 +21,7 @@ pub(super) struct Driver {
     pub(super) start: std::time::Instant,
     pub(super) outboxes: HashMap<ConnId, Outbox>,
     pub(super) keeper: Keeper,
+    pub(super) spooler: Spooler,
     pub(super) log: Log,
     /// Publishes the core's state for requests over HTTP, if they are served.
     pub(super) publisher: Option<Publisher>,
@@ -36,6 +38,7 @@ pub(super) struct Driver {
 enum Late {
     Incoming(Incoming),
     Kept(Kept),
+    Spooled(SpoolReport),
 }
 
 /// An effect of actions on the driver itself.
@@ -54,13 +57,13 @@ enum Kind {
 impl Driver {
     pub(super) fn new(
         core: Core,
-        keeper: Keeper,
+        (keeper, spooler): (Keeper, Spooler),
         log: Log,
         publisher: Option<Publisher>,
         tenure: Option<Tenure>,
     ) -> Self {
         let (start, outboxes, late) = (std::time::Instant::now(), HashMap::new(), VecDeque::new());
-        Self { core, start, outboxes, keeper, log, publisher, tenure, late, pauses: false }
+        Self { core, start, outboxes, keeper, spooler, log, publisher, tenure, late, pauses: false }
     }
 
     /// Returns true if this manager may act. Each event is handled only if it may act after the event has
@@ -92,6 +95,7 @@ impl Driver {
             match late {
                 Late::Incoming(incoming) => self.incoming(incoming),
                 Late::Kept(kept) => self.kept(kept),
+                Late::Spooled(report) => self.spooled(report),
             }
         }
     }
@@ -148,6 +152,14 @@ impl Driver {
         }
     }
 
+    /// Handles a report of the spool.
+    pub(super) fn spooled(&mut self, report: SpoolReport) {
+        if !self.may_act() {
+            return self.late.push_back(Late::Spooled(report));
+        }
+        self.handle(Event::Spool { report: &report });
+    }
+
     /// Sends a client the state. The client may be gone.
     fn tell_state(&mut self, conn: ConnId, state: Result<Entries, String>) {
         let messages = match state {
@@ -199,6 +211,7 @@ impl Driver {
                     }
                 }
                 Action::Save(record) => self.keeper.save(record),
+                Action::Spool(order) => self.spooler.obey(order),
                 Action::Backup { conn } => self.keeper.read(conn),
                 Action::Log(line) => self.log.line(&line),
             }

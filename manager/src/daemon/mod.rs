@@ -17,10 +17,11 @@ mod limits;
 mod lobby;
 mod outbox;
 mod reload;
+mod spool;
 mod store;
 
 pub use keeper::{Keep, SaveError};
-pub use reload::Reload;
+pub use reload::{Reload, Rules};
 pub use store::{File, Medium, Store, StoreError};
 pub(crate) use store::{read_directory, replace_directory};
 
@@ -38,6 +39,7 @@ use limits::Limits;
 use proto::VouchingSecret;
 use proto::channel::{ClusterKey, RoleKeys, WrongRole};
 use reload::{Changing, Reloads};
+use spool::Spooler;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -53,6 +55,9 @@ use zeroize::Zeroizing;
 
 /// The interval at which leases and other deadlines are checked.
 const TICK: Duration = Duration::from_millis(50);
+
+/// The name of the spool's directory in that of the state.
+const SPOOL: &str = "spool";
 
 /// The number of events that may wait for the core. Connections that have more wait themselves.
 const MAX_EVENTS: usize = 256;
@@ -111,6 +116,14 @@ pub enum DaemonError {
     /// The state could not be saved at the end.
     #[error("the last changes are not saved: {0}")]
     Unsaved(SaveError),
+    /// The spool cannot be read.
+    #[error("cannot read the spool in {}: {source}", path.display())]
+    Spool {
+        /// The directory.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
     /// There is no TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -143,6 +156,8 @@ pub struct Daemon<S = Store> {
     listener: TcpListener,
     keys: RoleKeys,
     store: S,
+    /// The directory of the spool.
+    spool: PathBuf,
     core: Core,
     /// The limit of the process's open files.
     descriptors: u64,
@@ -170,7 +185,7 @@ impl Daemon {
 
 impl<S: Keep> Daemon<S> {
     /// Does the same as [`bind`](Daemon::bind), but keeps the state in `store`, from which `saved` was read.
-    /// The directory of the state is not used.
+    /// Only the spool of jobs is in the directory of the state.
     pub async fn bind_with(options: Options, store: S, saved: Saved) -> Result<Self, DaemonError> {
         Self::listening(listen(options.listen).await?, options, store, saved).await
     }
@@ -207,13 +222,17 @@ impl<S: Keep> Daemon<S> {
             }),
             _ => None,
         };
+        let spool = options.state.join(SPOOL);
+        let found = spool::found(&spool);
+        let found = found.map_err(|source| DaemonError::Spool { path: spool.clone(), source })?;
+        let saved = Saved { spool: found, ..saved };
         let keys = options.key.roles()?;
         let secret = VouchingSecret::from_bytes(crate::key::random()?);
         let wall = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let core = Core::new(Config { wall, ..options.config }, saved, secret);
         let descriptors = limits::raise_descriptors();
         let (reloads, format) = (Reloads::default(), LogFormat::Text);
-        Ok(Self { listener, keys, store, core, descriptors, http, reloads, format })
+        Ok(Self { listener, keys, store, spool, core, descriptors, http, reloads, format })
     }
 
     /// Accepts the keys of a former cluster key as well.
@@ -277,8 +296,7 @@ impl<S: Keep> Daemon<S> {
     }
 
     /// Serves until `stop` is done, or until a manager that shares its state has been unable to renew its
-    /// leadership for the length of its lease. Such a manager fails no job at its end, because another one
-    /// goes on with them.
+    /// leadership for the length of its lease.
     async fn run(
         self,
         mut stop: Pin<&mut impl Future<Output = ()>>,
@@ -286,10 +304,11 @@ impl<S: Keep> Daemon<S> {
         term: Option<(Tenure, Term)>,
         reloads: &mut Reloads,
     ) -> Result<Ended, DaemonError> {
-        let Self { listener, keys, store, core, descriptors, http, .. } = self;
+        let Self { listener, keys, store, spool, core, descriptors, http, .. } = self;
         let tenure = term.as_ref().map(|(tenure, _)| tenure.clone());
         let (tell, mut kept) = mpsc::unbounded_channel();
         let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
+        let (spooler, mut spooled) = Spooler::new(spool);
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
         let shared = Shared { keys, core: events.clone(), log: log.clone(), tenure: tenure.clone() };
         let (open, opened) = oneshot::channel::<()>();
@@ -297,7 +316,7 @@ impl<S: Keep> Daemon<S> {
             tokio::spawn(Acceptor::new(listener, door(descriptors, &log), Arc::new(shared)).run(opened));
         let (asks, mut asked) = Asks::new();
         let (publisher, web) = http.map(|http| http.start(&core, asks)).unzip();
-        let mut driver = Driver::new(core, keeper, log, publisher, tenure);
+        let mut driver = Driver::new(core, (keeper, spooler), log, publisher, tenure);
         let mut lost = std::pin::pin!(lost(&term));
         let mut numbers = (ask::FIRST..).map(ConnId);
         let mut tick = interval(TICK);
@@ -321,14 +340,9 @@ impl<S: Keep> Daemon<S> {
                 () = &mut lost => break Ended::Lost,
                 _ = tick.tick() => driver.tick(&mut incoming),
                 Some(kept) = kept.recv() => driver.kept(kept),
+                Some(report) = spooled.recv() => driver.spooled(report),
                 Some(event) = incoming.recv() => driver.incoming(event),
-                Some(reload) = reloads.next() => match reload {
-                    Ok(reload) => {
-                        reload::apply(reload, &mut driver.core, web.as_ref().map(|web| &web.changing));
-                        driver.log.line("has read its settings again");
-                    }
-                    Err(reason) => driver.log.line(&format!("keeps its settings: {reason}")),
-                },
+                Some(reload) = reloads.next() => renew(&mut driver, web.as_ref(), reload),
                 Some(ask) = asked.recv() => drop(numbers.next().map(|conn| driver.ask(conn, ask, events.clone()))),
             }
         };
@@ -349,6 +363,17 @@ impl<S: Keep> Daemon<S> {
             driver.keeper.finish(LAST_SAVE).await.map_err(DaemonError::Unsaved)?;
         }
         Ok(ended)
+    }
+}
+
+/// Applies new settings, or logs the reason why there are none.
+fn renew(driver: &mut Driver, web: Option<&Web>, reload: Result<Reload, String>) {
+    match reload {
+        Ok(reload) => {
+            reload::apply(reload, &mut driver.core, web.map(|web| &web.changing));
+            driver.log.line("has read its settings again");
+        }
+        Err(reason) => driver.log.line(&format!("keeps its settings: {reason}")),
     }
 }
 

@@ -1,17 +1,27 @@
 //! The settings that change while the daemon runs.
 
 use super::{DaemonError, Http, Options};
-use crate::core::Core;
+use crate::core::{Core, SpoolLimits};
 use crate::http::{Tls, Viewers};
 use axum_server::tls_rustls::RustlsConfig;
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
+/// The rules of the cluster that change while the daemon runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// True if appliances and processes on hosts may be in one cluster.
+    pub trust_hosts: bool,
+    /// True if the cluster's key for clients is that of an administrator also when there are users.
+    pub recover: bool,
+    /// The bounds of the spool.
+    pub spool: SpoolLimits,
+}
+
 /// New settings, checked as a whole.
 #[derive(Debug)]
 pub struct Reload {
-    trust_hosts: bool,
-    recover: bool,
+    rules: Rules,
     viewers: Option<Zeroizing<String>>,
     tls: Option<Tls>,
 }
@@ -21,9 +31,9 @@ impl Reload {
     ///
     /// # Errors
     /// Fails if the files of TLS cannot be used, or the certificate is not valid at present.
-    pub fn load(trust_hosts: bool, recover: bool, http: Option<Http>) -> Result<Self, DaemonError> {
+    pub fn load(rules: Rules, http: Option<Http>) -> Result<Self, DaemonError> {
         let Some(Http { listen, viewers, tls }) = http else {
-            return Ok(Self { trust_hosts, recover, viewers: None, tls: None });
+            return Ok(Self { rules, viewers: None, tls: None });
         };
         let tls = match tls {
             Some(directory) => {
@@ -33,7 +43,7 @@ impl Reload {
             }
             None => None,
         };
-        Ok(Self { trust_hosts, recover, viewers, tls })
+        Ok(Self { rules, viewers, tls })
     }
 }
 
@@ -42,7 +52,7 @@ impl Reload {
 pub(super) struct Reloads {
     incoming: Option<mpsc::Receiver<Result<Reload, String>>>,
     /// The last settings that were right.
-    last: Option<(bool, bool, Option<Zeroizing<String>>)>,
+    last: Option<(Rules, Option<Zeroizing<String>>)>,
 }
 
 impl Reloads {
@@ -53,8 +63,8 @@ impl Reloads {
     /// Returns the next new settings; `None` if no more come.
     pub(super) async fn next(&mut self) -> Option<Result<Reload, String>> {
         let next = self.incoming.as_mut()?.recv().await;
-        if let Some(Ok(Reload { trust_hosts, recover, viewers, .. })) = &next {
-            self.last = Some((*trust_hosts, *recover, viewers.clone()));
+        if let Some(Ok(Reload { rules, viewers, .. })) = &next {
+            self.last = Some((*rules, viewers.clone()));
         }
         next
     }
@@ -62,8 +72,9 @@ impl Reloads {
     /// Puts the last settings into the options with which a daemon starts. The files of TLS are read again
     /// then in any case.
     pub(super) fn settle(&self, options: &mut Options) {
-        let Some((trust_hosts, recover, viewers)) = self.last.clone() else { return };
-        (options.config.trust_hosts, options.config.recover) = (trust_hosts, recover);
+        let Some((Rules { trust_hosts, recover, spool }, viewers)) = self.last.clone() else { return };
+        let config = &mut options.config;
+        (config.trust_hosts, config.recover, config.spool) = (trust_hosts, recover, spool);
         if let Some(http) = &mut options.http {
             http.viewers = viewers;
         }
@@ -79,8 +90,8 @@ pub(super) struct Changing {
 
 /// Applies new settings.
 pub(super) fn apply(reload: Reload, core: &mut Core, http: Option<&Changing>) {
-    let Reload { trust_hosts, recover, viewers, tls } = reload;
-    core.reconfigure(trust_hosts, recover);
+    let Reload { rules: Rules { trust_hosts, recover, spool }, viewers, tls } = reload;
+    core.reconfigure(trust_hosts, recover, spool);
     if let Some(http) = http {
         http.viewers.replace(viewers);
         if let (Some(present), Some(new)) = (&http.tls, tls) {

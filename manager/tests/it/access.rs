@@ -14,11 +14,13 @@ const PASSWORD: &str = "only-looks-around";
 const HTTP: &str = include_str!("../../../docs/reference/http.md");
 
 /// The arguments of each command in the matrix. The commands are refused or fail, but for those that list.
-const EXAMPLES: [(&str, &str); 31] = [
+const EXAMPLES: [(&str, &str); 33] = [
     ("job submit", "--app nothing --output OUT"),
     ("job ls", ""),
     ("job show", "77"),
     ("job wait", "77"),
+    ("job output", "77"),
+    ("job logs", "77"),
     ("job cancel", "77"),
     ("node ls", ""),
     ("node show", "nobody"),
@@ -52,13 +54,16 @@ const EXAMPLES: [(&str, &str); 31] = [
 /// `None` if there is none.
 type Over = Option<(&'static str, &'static str)>;
 
-const OVER_HTTP: [(&str, Over); 31] = [
+const OVER_HTTP: [(&str, Over); 33] = [
     // A job streams, and ends with its connection.
     ("job submit", None),
     ("job ls", Some(("/api/v1/queue?after=JOB", "/api/v1/queue"))),
     ("job show", Some(("/api/v1/jobs/JOB/details", "/api/v1/jobs/77/details"))),
     // A request is shorter than a wait.
     ("job wait", None),
+    // An output or a log is longer than an answer may be.
+    ("job output", None),
+    ("job logs", None),
     ("job cancel", Some(("POST /api/v1/jobs/JOB/cancel", "/api/v1/jobs/77/cancel"))),
     ("node ls", Some(("/api/v1/nodes", "/api/v1/nodes"))),
     (
@@ -194,7 +199,7 @@ fn bearer(key: &Path) -> String {
 
 /// Returns the role that the example of a command needs. The job of the examples is nobody's.
 fn needed(path: &str, least: UserRole) -> UserRole {
-    if path == "job cancel" { UserRole::Operator } else { least }
+    if ["job cancel", "job output"].contains(&path) { UserRole::Operator } else { least }
 }
 
 #[test]

@@ -44,6 +44,14 @@ fn a_mistake_is_named_with_file_line_and_key() {
         ("[etcd]\nulrs = ['http://h:1']\n", "2: unknown key ulrs; is it urls?"),
         ("[etcd]\nurls = ['http://h:1']\nttl = 1\n", "3: ttl: want a number from 2 to 60"),
         ("[etcd]\nurls = ['h']\n", NO_ETCD),
+        ("[jobs]\njob_byts = '1GB'\n", "2: unknown key job_byts; is it job_bytes?"),
+        (
+            "[jobs]\njob_bytes = '1 apple'\n",
+            "2: job_bytes: 1 apple is no number of bytes: want one as in 500MB",
+        ),
+        ("[jobs]\njob_bytes = '9GB'\nspool_bytes = '8GB'\n", "2: job_bytes: it is more than spool_bytes"),
+        ("[jobs]\nretention = { age = 'ever' }\n", "2: age: ever is no time: want one as in 90s, 12h or 7d"),
+        ("[jobs]\nretention = { bytes = '-1B' }\n", "2: bytes: -1B is no number of bytes"),
     ];
     for (text, wanted) in cases {
         let file = directory.file("m.toml", text.as_bytes());
@@ -55,8 +63,8 @@ fn a_mistake_is_named_with_file_line_and_key() {
         let run = run.args(["manager", "run", "--config"]).arg(&file).output().unwrap();
         assert_eq!(error_line(&run), said);
     }
-    let right =
-        "listen = '127.0.0.1:0'\nlease_ms = 700\ntrust_hosts = true\n[http]\nlisten = '127.0.0.1:0'\n";
+    let right = "listen = '127.0.0.1:0'\nlease_ms = 700\ntrust_hosts = true\n[http]\nlisten = '127.0.0.1:0'\n\
+         [jobs]\njob_bytes = '1GiB'\nretention = { age = '30d', bytes = '500 MB' }\n";
     assert!(check(&directory.file("m.toml", right.as_bytes()), &[]).status.success());
     let contexts = directory.file("c.toml", b"context = 'a'\n[contexts.b]\nmanager = 'x:1'\n");
     assert!(error_line(&check(&contexts, &["--contexts"])).ends_with("c.toml has no context a"));

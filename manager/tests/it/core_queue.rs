@@ -183,9 +183,6 @@ fn a_job_without_a_client_runs_on_and_is_waited_for() {
     let mut h = harness();
     let (node, _) = h.join("a");
     let [client, waiting, late, other] = [0; 4].map(|_| h.client());
-    h.say(client, &queued(1, None, Terms { detach: true, ..Terms::default() }));
-    assert_eq!(h.failure(client), "a job without a client reads only datasets, and keeps its output as one");
-    let client = h.client();
     h.say(client, &detached("d"));
     assert_eq!(h.client_heard(client), [ToClient::Submitted { job: JobId(1) }]);
     h.drop(client);

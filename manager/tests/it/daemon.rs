@@ -247,7 +247,8 @@ impl EchoNode {
                 ToNode::Joined(member) => members.push(member),
                 ToNode::JobStart(start) => {
                     self.share.clear();
-                    (self.collected, self.taken) = (0, 0);
+                    (self.collected, self.taken, self.given) = (0, 0, 0);
+                    (self.window, self.waiting) = (ToManager::OUTPUT_WINDOW, Vec::new());
                     self.say(&ToManager::JobAccepted { job: start.job })?;
                     self.say(&credit(start.job, 0))?;
                     self.job = Some(start);

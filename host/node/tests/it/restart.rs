@@ -3,7 +3,7 @@
 use crate::daemon::{daemon, word_count};
 use crate::support::{Cluster, LIMIT, Process, reference, text};
 use manager::client::{Client, Inputs, Output, Update};
-use proto::{Incarnation, NodeState};
+use proto::{Incarnation, JobEnd, JobState, NodeState};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -88,6 +88,48 @@ fn a_killed_or_stopped_manager_costs_no_node_its_life_and_no_job_its_output() {
     for node in nodes {
         let (status, said) = node.wait();
         assert!(status.success() && said.matches("joined as").count() == 1, "{said}");
+    }
+}
+
+/// Two jobs without a client, the second of which waits in the queue, outlast three managers: the files were
+/// stored before the jobs were acknowledged, and the outputs are fetched from the last manager.
+#[test]
+fn jobs_without_a_client_outlast_the_manager_with_their_files() {
+    let (cluster, manager) = Cluster::with_process(3);
+    let mut manager = manager;
+    let nodes: Vec<Process> =
+        (0..3).map(|port| Process::start(&mut daemon(&cluster, &format!("host{port}"), port))).collect();
+    cluster.wait_nodes(3);
+    let input = cluster.file("in", &text(12 << 20));
+    let expected = reference(&input);
+    let jobs = [(); 2].map(|()| {
+        let inputs = Inputs::open(std::slice::from_ref(&input)).unwrap();
+        client(&cluster).submit_detached(&word_count(), &inputs, &|_| {}).unwrap()
+    });
+    std::fs::remove_file(&input).unwrap();
+    for (pause, orderly) in [(0, false), (300, true), (600, false)] {
+        thread::sleep(Duration::from_millis(pause));
+        manager.signal(if orderly { "-TERM" } else { "-KILL" });
+        assert_eq!(manager.wait().0.success(), orderly);
+        manager = cluster.restart();
+        manager.says("goes on as process");
+    }
+    for job in jobs {
+        let mut client = client(&cluster);
+        let details = client.job_wait(job, LIMIT).unwrap();
+        assert!(matches!(details.info.state, JobState::Ended(JobEnd::Done { .. })), "{details:?}");
+        let mut output = Vec::new();
+        let fetched = client.job_output(job, &mut |bytes| {
+            output.extend_from_slice(bytes);
+            Ok(())
+        });
+        fetched.unwrap();
+        assert!(output == expected, "another result");
+    }
+    client(&cluster).shutdown().unwrap();
+    for node in nodes {
+        let (status, said) = node.wait();
+        assert!(status.success(), "{said}");
     }
 }
 

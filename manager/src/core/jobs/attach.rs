@@ -2,16 +2,15 @@
 //! that a manager finds when it starts.
 
 use super::super::records::{EndedRecord, JobRecord, KeptReport, Record, Stage};
+use super::super::spool::SpoolFile;
 use super::super::{ConnId, Core};
 use super::output::OutputFlow;
 use super::{Job, Part, Phase, Submission, queue};
 use crate::core::history::bounded;
-use crate::core::rate::Rate;
 use platform::Instant;
 use proto::{JobEnd, JobId, NodeId, ToClient};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The first protocol version that has [`ToClient::Queued`].
 const QUEUE: u16 = 10;
@@ -72,7 +71,8 @@ impl Core {
         let last = (stage == Stage::Loading).then_some(job);
         let nodes = nodes.into_iter().map(|(node, _)| node).collect();
         let (since, number) = (self.now, first);
-        let waiting = Submission { conn: None, spec, ticket, since, number, last, nodes, told: None };
+        let len = queue::description_len(&spec);
+        let waiting = Submission { conn: None, spec, ticket, since, number, last, nodes, told: None, len };
         self.jobs.waiting.push(waiting);
     }
 
@@ -89,21 +89,9 @@ impl Core {
             parts.push(Part { accepted: true, ..Part::new(member, name, now) });
         }
         let job = Job {
-            client: None,
-            first,
-            spec,
-            ticket,
-            parts,
-            cutter: None,
             phase: Phase::Running,
-            began: now,
-            phase_began: now,
-            waiting: now,
-            reading: true,
-            first_input: None,
             last_input: Some(now),
-            output: OutputFlow::default(),
-            progress: Rate::new(5000, Duration::from_secs(5)),
+            ..Job::new((None, first), (spec, ticket), parts, now)
         };
         self.jobs.running.insert(id, job);
     }
@@ -227,6 +215,7 @@ impl Core {
         for node in over {
             self.forget_part(node, id);
         }
+        self.remove_spooled(SpoolFile::input(first));
         self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
         if record.ticket.terms.detach {
             return self.job_gone(id);
@@ -240,10 +229,12 @@ impl Core {
 
     /// Records the end of a job that has started.
     pub(super) fn record_job_end(&mut self, job: &Job, end: JobEnd) {
+        let is_done = matches!(end, JobEnd::Done { .. });
+        let output = self.jobs.files.len(SpoolFile::output(job.first)).filter(|_| is_done);
         let ended = queue::ended(job.first, &job.spec, job.ticket.clone(), end, self.unix_ms());
         let reports = job.parts.iter().filter_map(|part| Some((part.name.clone(), part.report.clone()?)));
         let nodes = job.parts.iter().map(|part| part.name.clone()).collect();
-        self.record_end(EndedRecord { nodes, reports: bounded(reports), ..ended });
+        self.record_end(EndedRecord { nodes, reports: bounded(reports), output, ..ended });
     }
 
     /// Tells a client that has come back that its job is done.

@@ -65,9 +65,9 @@ impl Core {
         self.fail_job(id, reason);
     }
 
-    fn end_if_all_are_done(&mut self, id: JobId) {
+    pub(super) fn end_if_all_are_done(&mut self, id: JobId) {
         let all = |job: &Job| job.parts.iter().all(|part| part.over);
-        if !self.jobs.running.get(&id).is_some_and(all) {
+        if !self.jobs.running.get(&id).is_some_and(all) || !self.is_stored(id) {
             return;
         }
         if let Some(job) = self.release(id) {
@@ -99,7 +99,8 @@ impl Core {
         if !ending.nodes.remove(&node) {
             return;
         }
-        let last = ending.nodes.is_empty();
+        let (last, first, began) = (ending.nodes.is_empty(), ending.first, ending.began);
+        self.parts_are_over(first, BTreeSet::from([node]), began);
         if let Some(live) = self.members.get_mut(node) {
             live.job = None;
         }
@@ -179,6 +180,8 @@ impl Core {
             self.fail_submission(&submission, reason.into());
         }
         self.forget_finished_of(conn);
+        self.forget_arrival(conn);
+        self.jobs.fetches.remove(&conn);
         if let Some(&id) = self.jobs.clients.get(&conn) {
             let _ = self.cancel(id, JobEnd::Failed { reason: reason.into() });
         }
@@ -191,6 +194,7 @@ impl Core {
         let job = self.end_parts(id, &reason)?;
         self.log(format!("job {}: failed: {reason}", id.0));
         self.record_job_end(&job, end);
+        self.remove_data(job.first);
         self.job_gone(id);
         Some(job.client)
     }
@@ -227,6 +231,7 @@ impl Core {
     /// Removes a job from the list and frees its nodes.
     fn release(&mut self, id: JobId) -> Option<Job> {
         let mut job = self.jobs.running.remove(&id)?;
+        self.end_log(&job);
         // The input that has not been sent is of no use any more, and may be long.
         job.parts.iter_mut().for_each(|part| part.feed = Feed::new(self.now));
         if let Some(client) = job.client {

@@ -1,5 +1,7 @@
-//! A job's input: it is cut as it comes from the client, and sent to each node within the node's credit.
+//! A job's input: it is cut as it comes from the client or the spool, and sent to each node within the node's
+//! credit.
 
+use super::super::cut::Excess;
 use super::super::records::Stage;
 use super::super::{Action, ConnId, Core, Message};
 use super::{Job, Overdue, Phase};
@@ -9,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The maximum number of bytes of input in one message.
-const MAX_INPUT: usize = 48 << 10;
+pub(super) const MAX_INPUT: usize = 48 << 10;
 
 /// The input of one node. All amounts are [charges](ToNode::input_charge).
 #[derive(Debug)]
@@ -67,16 +69,14 @@ impl Job {
 }
 
 impl Core {
-    /// Handles bytes of a job's input from a client: cuts them into splits for the job's nodes, and
-    /// queues them.
+    /// Handles bytes of a job's input from a client.
     pub(in super::super) fn job_input(&mut self, conn: ConnId, of: JobId, bytes: &[u8]) {
-        let now = self.now;
-        if self.starts_again(conn, of) {
-            // The client does not know yet that it has to send its input again.
+        if self.arriving_input(conn, of, bytes) || self.starts_again(conn, of) {
+            // A client of a job that starts again does not know yet that it has to send its input again.
             return;
         }
         let loading = |(id, job): &(JobId, &mut Job)| *id == of && job.phase == Phase::Loading;
-        let Some((id, job)) = self.jobs.of_client(conn).filter(loading) else {
+        let Some(id) = self.jobs.of_client(conn).filter(loading).map(|(id, _)| id) else {
             return self.fail_client(conn, "input that no job waits for".into());
         };
         if bytes.len() > MAX_INPUT {
@@ -85,11 +85,20 @@ impl Core {
         if bytes.is_empty() {
             return;
         }
+        if let Err(excess) = self.cut_input(id, bytes) {
+            self.fail_client(conn, excess.to_string());
+        }
+    }
+
+    /// Cuts the next bytes of a job's input into splits for the job's nodes, and queues them.
+    pub(super) fn cut_input(&mut self, id: JobId, bytes: &[u8]) -> Result<(), Excess> {
+        let now = self.now;
+        let Some(job) = self.jobs.running.get_mut(&id) else { return Ok(()) };
         job.waiting = now;
         job.first_input.get_or_insert(now);
         let (parts, mut ranks) = (&mut job.parts, BTreeSet::new());
-        let Some(cutter) = &mut job.cutter else { return };
-        let cut = cutter.push(bytes, |piece| {
+        let Some(cutter) = &mut job.cutter else { return Ok(()) };
+        cutter.push(bytes, |piece| {
             let Some(part) = parts.get_mut(piece.rank) else { return };
             let message = ToNode::JobInput {
                 job: id,
@@ -100,15 +109,13 @@ impl Core {
             };
             part.feed.push(now, ToNode::input_charge(piece.bytes.len()), message);
             ranks.insert(piece.rank);
-        });
-        if let Err(excess) = cut {
-            return self.fail_client(conn, excess.to_string());
-        }
+        })?;
         for rank in ranks {
             self.feed(id, rank);
         }
         self.end_input_if_all_sent(id);
         self.regulate(id);
+        Ok(())
     }
 
     /// Handles new credit of a node.
@@ -188,6 +195,7 @@ impl Core {
             // The wait for the client starts now: while its messages are not received, it may be silent.
             job.waiting = now;
             self.actions.extend(job.client.map(|conn| Action::Reading { conn, on: reading }));
+            self.read_input(id);
         }
     }
 }

@@ -49,7 +49,7 @@ impl Core {
         if ended {
             let mut bytes = 0;
             // The part of the history that a page has room for, and one more job.
-            let page = self.history.after(after).map(|ended| info_of_ended(ended)).take_while(|info| {
+            let page = self.history.after(after).map(|ended| self.info_of_ended(ended)).take_while(|info| {
                 let has_room = bytes <= PAGE;
                 bytes += encode(info).len();
                 has_room
@@ -90,7 +90,7 @@ impl Core {
     /// Returns all that is known of a job.
     pub(in super::super) fn details(&self, job: JobId) -> Option<JobDetails> {
         if let Some(ended) = self.history.get(job) {
-            return Some(JobDetails { info: info_of_ended(ended), reports: decoded(&ended.reports) });
+            return Some(JobDetails { info: self.info_of_ended(ended), reports: decoded(&ended.reports) });
         }
         let info = self.present().into_iter().find(|info| info.job == job)?;
         let running = self.jobs.running.values().find(|running| running.first == job);
@@ -121,7 +121,7 @@ impl Core {
                 ending.nodes.iter().filter_map(|&node| Some(self.members.get(node)?.member.name.clone()));
             let mut info = blank(ending.first, &ending.app, &Terms::default(), JobState::Ending { reason });
             if let Some(ended) = self.history.get(ending.first) {
-                info = JobInfo { state: info.state, ..info_of_ended(ended) };
+                info = JobInfo { state: info.state, ..self.info_of_ended(ended) };
             }
             JobInfo { nodes: names.collect(), ..info }
         });
@@ -142,7 +142,27 @@ impl Core {
             submitted_ms: job.ticket.submitted_ms,
             started_ms: Some(job.ticket.started_ms),
             requeues: job.ticket.requeues,
+            output_bytes: job.spools().then_some(job.output.taken),
+            log_bytes: self.log_len(job.first),
             ..blank(job.first, &job.spec.app, &job.ticket.terms, state)
+        }
+    }
+
+    fn info_of_ended(&self, ended: &EndedRecord) -> JobInfo {
+        let EndedRecord { job, app, wanted, limit_ms, ticket, nodes, end, ended_ms, .. } = ended;
+        JobInfo {
+            by: ticket.by.clone(),
+            nodes: nodes.clone(),
+            wanted: *wanted,
+            limit_ms: *limit_ms,
+            submitted_ms: ticket.submitted_ms,
+            started_ms: Some(ticket.started_ms).filter(|started| *started > 0),
+            ended_ms: Some(*ended_ms),
+            requeues: ticket.requeues,
+            output_bytes: ended.output,
+            log_bytes: self.log_len(*job),
+            expired: ended.expired,
+            ..blank(*job, app, &ticket.terms, JobState::Ended(end.clone()))
         }
     }
 }
@@ -167,6 +187,9 @@ fn blank(job: JobId, app: &str, terms: &Terms, state: JobState) -> JobInfo {
         limit_ms: None,
         requeues: 0,
         detached: terms.detach,
+        output_bytes: None,
+        log_bytes: None,
+        expired: false,
     }
 }
 
@@ -179,20 +202,5 @@ fn info_of_queued(submission: &Submission, reason: Reason) -> JobInfo {
         submitted_ms: ticket.submitted_ms,
         requeues: ticket.requeues,
         ..blank(*number, &spec.app, &ticket.terms, JobState::Queued { reason: printable(&reason) })
-    }
-}
-
-fn info_of_ended(ended: &EndedRecord) -> JobInfo {
-    let EndedRecord { job, app, wanted, limit_ms, ticket, nodes, end, ended_ms, .. } = ended;
-    JobInfo {
-        by: ticket.by.clone(),
-        nodes: nodes.clone(),
-        wanted: *wanted,
-        limit_ms: *limit_ms,
-        submitted_ms: ticket.submitted_ms,
-        started_ms: Some(ticket.started_ms).filter(|started| *started > 0),
-        ended_ms: Some(*ended_ms),
-        requeues: ticket.requeues,
-        ..blank(*job, app, &ticket.terms, JobState::Ended(end.clone()))
     }
 }

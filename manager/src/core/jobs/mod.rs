@@ -1,28 +1,35 @@
 //! Jobs: their phases and deadlines.
 
+mod arrival;
 mod attach;
 mod eligible;
 mod end;
 mod input;
 mod list;
+mod log;
 mod output;
 mod policy;
 mod queue;
 mod reasons;
 mod restart;
+mod spooled;
 mod start;
 
 use super::cut::Cutter;
 use super::rate::Rate;
 use super::records::{JobRecord, KeptReport, Spec, Stage, Ticket};
+use super::spool::SpoolFiles;
 use super::{Config, ConnId, Core, Message};
+use arrival::Arrival;
 use attach::Finished;
 use end::Ending;
 use input::Feed;
+use log::Logs;
 use output::OutputFlow;
 use platform::Instant;
 use proto::{Incarnation, JobEnd, JobId, NodeId, ToClient, ToNode};
 use queue::Submission;
+use spooled::{Feeding, Fetch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +48,17 @@ pub(super) struct Jobs {
     planned: Instant,
     /// The jobs that are done, and whose clients may not know it.
     finished: BTreeMap<JobId, Finished>,
+    /// The files of the spool.
+    files: SpoolFiles,
+    /// The submissions whose input goes to the spool, by the connections that send it.
+    arrivals: BTreeMap<ConnId, Arrival>,
+    /// The clients that wait for bytes from the spool.
+    fetches: BTreeMap<ConnId, Fetch>,
+    /// The logs whose lines may still come.
+    logs: Logs,
+    /// The time at which the next files of a job that has ended are removed. A tick that comes later does no
+    /// harm.
+    expiry: Option<Instant>,
 }
 
 impl Jobs {
@@ -50,7 +68,9 @@ impl Jobs {
         let waiting = self.waiting.iter();
         let waiting = waiting.filter_map(|submission| submission.due(config.reply_timeout, config.ending));
         let finished = self.finished.values().map(|finished| finished.since + config.reply_timeout);
-        running.chain(ending).chain(waiting).chain(finished).min()
+        let arrivals = self.next_late_arrival(config.reply_timeout);
+        let logs = self.logs.next_deadline();
+        running.chain(ending).chain(waiting).chain(finished).chain(arrivals).chain(logs).min()
     }
 
     /// Moves the starts of all waits for nodes and clients by `later`.
@@ -62,6 +82,7 @@ impl Jobs {
         self.ending.values_mut().for_each(|ending| later(&mut ending.since));
         self.waiting.iter_mut().for_each(|submission| later(&mut submission.since));
         self.finished.values_mut().for_each(|finished| later(&mut finished.since));
+        self.arrivals.values_mut().for_each(|arrival| later(&mut arrival.since));
     }
 
     /// Returns the number of jobs in the queue.
@@ -117,8 +138,23 @@ struct Job {
     first_input: Option<Instant>,
     last_input: Option<Instant>,
     output: OutputFlow,
+    /// The input from the spool, if it comes from there.
+    feeding: Option<Feeding>,
+    /// The state of the output in the spool, if it goes there.
+    stored: Stored,
     /// The allowance of progress messages for all nodes of the job.
     progress: Rate,
+}
+
+/// The state of a job's output in the spool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    /// More may come.
+    Open,
+    /// The nodes are done, and the spool was ordered to complete the file.
+    Ordered,
+    /// The file is whole.
+    Whole,
 }
 
 #[derive(Debug)]
@@ -171,6 +207,34 @@ enum Overdue {
 }
 
 impl Job {
+    /// Returns a job whose nodes are told of it now, of a client, if it has one, and with its first number.
+    fn new(
+        (client, first): (Option<ConnId>, JobId),
+        (spec, ticket): (Spec, Ticket),
+        parts: Vec<Part>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            client,
+            first,
+            spec,
+            ticket,
+            parts,
+            cutter: None,
+            phase: Phase::Starting,
+            began: now,
+            phase_began: now,
+            waiting: now,
+            reading: true,
+            first_input: None,
+            last_input: None,
+            output: OutputFlow::default(),
+            feeding: None,
+            stored: Stored::Open,
+            progress: Rate::new(5000, Duration::from_secs(5)),
+        }
+    }
+
     fn rank(&self, node: NodeId) -> Option<usize> {
         self.parts.iter().position(|part| part.node == node)
     }
@@ -231,6 +295,7 @@ impl Core {
                 self.commit_to_client(client, ToClient::Accepted { job: id, nodes });
             }
             self.end_input_if_all_sent(id);
+            self.read_input(id);
         }
     }
 
@@ -265,6 +330,7 @@ impl Core {
                     let silent = job.parts.iter().filter(|part| !part.accepted).map(|part| part.node);
                     format!("did not accept the job in time: {}", self.members.labels(silent))
                 }
+                Overdue::Client if job.feeding.is_some() => "the spool returned no input in time".into(),
                 Overdue::Client => "the client sent no input".into(),
                 Overdue::NoClient => "its client has not come back".into(),
                 Overdue::Feed(rank) => {
@@ -281,6 +347,11 @@ impl Core {
         }
         self.expire_ending();
         self.expire_finished();
+        self.expire_arrivals();
+        self.expire_logs();
+        if self.jobs.expiry.is_some_and(|at| at <= now) {
+            self.expire_spool();
+        }
         self.expire_queue();
     }
 }

@@ -1,7 +1,7 @@
 //! The nodes' messages while a job runs, progress and output, on their way to its client.
 //!
-//! The node of rank 0 keeps its output until the client has acknowledged it. So the manager keeps none, and
-//! after a break of a connection the node sends the rest again.
+//! The node of rank 0 keeps its output until the client has acknowledged it, or the spool has it. So the
+//! manager keeps none, and after a break of a connection the node sends the rest again.
 
 use super::super::{ConnId, Core};
 use super::Phase;
@@ -14,9 +14,9 @@ const MAX_OUTPUT: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OutputFlow {
     /// The end of the output that was passed on to the present connection of the client.
-    passed: u64,
+    pub(super) passed: u64,
     /// The end of the output that the client has.
-    taken: u64,
+    pub(super) taken: u64,
 }
 
 impl OutputFlow {
@@ -54,12 +54,15 @@ impl Core {
             Some(0) if job.phase != Phase::Running => "sent output before it had all input",
             Some(0) if bytes.len() > MAX_OUTPUT => "sent too long a piece of output",
             // The node has sent this before it knew from where on the client wants it.
-            Some(0) if client.is_none() || offset != job.output.passed => return,
+            Some(0) if client.is_none() && !job.spools() || offset != job.output.passed => return,
             Some(0) if end - job.output.taken > ToManager::OUTPUT_WINDOW as u64 => {
                 "sent output without waiting for its window"
             }
             Some(0) => {
                 job.output.passed = end;
+                if job.spools() {
+                    return self.store_output(id, offset, bytes);
+                }
                 return client.into_iter().for_each(|client| {
                     self.tell_client(client, ToClient::Output { bytes: bytes.clone() });
                 });
@@ -86,7 +89,7 @@ impl Core {
     /// Asks the node of rank 0 for the output that was not passed on to the client, if both are connected.
     pub(super) fn ask_output(&mut self, id: JobId) {
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
-        if job.client.is_none() || job.phase != Phase::Running {
+        if job.client.is_none() && !job.spools() || job.phase != Phase::Running {
             return;
         }
         let (OutputFlow { passed: offset, taken: bytes }, first) = (job.output, job.parts.first());

@@ -3,11 +3,12 @@
 use super::super::members::STORE_IS_SLOW;
 use super::super::records::{EndedRecord, JobRecord, Record, Spec, Stage, Ticket, Wanted};
 use super::super::{ConnId, Core};
+use super::arrival::input_len;
 use super::eligible::{Fit, Misfit};
 use super::policy::{self, Use, Verdict, Waiting};
 use super::reasons::After;
 use platform::Instant;
-use proto::{JobEnd, JobId, NodeId, Reason, Terms, ToClient, encode};
+use proto::{JobEnd, JobId, NodeId, Reason, Terms, ToClient, encoded_len};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub(in super::super) struct Submission {
     pub(super) nodes: Vec<NodeId>,
     /// The reason that its client was told last, and the time.
     pub(super) told: Option<(Reason, Instant)>,
+    /// The length of the [description](description_len), in bytes.
+    pub(super) len: usize,
 }
 
 impl Submission {
@@ -85,16 +88,18 @@ impl Core {
         let owner = self.asker(conn).map_or_else(|_| String::new(), |(name, _)| name.into());
         let (by, submitted_ms) = (self.who(conn), self.unix_ms());
         let ticket = Ticket { terms, owner, by, submitted_ms, ..Ticket::default() };
-        if let Some(reason) = self.objection(conn, &spec, &ticket) {
+        let total = spec.inputs.iter().fold(0u64, |total, file| total.saturating_add(file.len));
+        let too_long = || self.input_objection(total).filter(|_| ticket.terms.detach);
+        if let Some(reason) = self.objection(conn, &spec, &ticket).or_else(too_long) {
             return self.fail_client(conn, reason);
         }
         let mut save = Vec::new();
         let number = self.identities.job(&mut save);
         self.save(save);
         let Some(number) = number else { return self.fail_client(conn, STORE_IS_SLOW.into()) };
-        let detached = ticket.terms.detach;
         let submission = Submission {
-            conn: (!detached).then_some(conn),
+            conn: (!ticket.terms.detach).then_some(conn),
+            len: description_len(&spec),
             spec,
             ticket,
             since: self.now,
@@ -103,6 +108,16 @@ impl Core {
             nodes: Vec::new(),
             told: None,
         };
+        if submission.ticket.terms.detach && input_len(&submission) > 0 {
+            self.expect_input(conn, submission);
+        } else {
+            self.enqueue(conn, submission);
+        }
+    }
+
+    /// Puts a job into the queue. `conn` has submitted it.
+    pub(super) fn enqueue(&mut self, conn: ConnId, submission: Submission) {
+        let (number, detached) = (submission.number, submission.ticket.terms.detach);
         if submission.stays() {
             self.save_queued(&submission);
         }
@@ -122,27 +137,24 @@ impl Core {
     }
 
     /// Returns the reason why a submission is refused.
-    fn objection(&self, conn: ConnId, spec: &Spec, ticket: &Ticket) -> Option<Reason> {
+    pub(super) fn objection(&self, conn: ConnId, spec: &Spec, ticket: &Ticket) -> Option<Reason> {
         let Spec { inputs, datasets, keep, .. } = spec;
         let terms = &ticket.terms;
         let waits = self.jobs.waiting.iter().any(|other| other.conn == Some(conn));
-        if waits || self.jobs.clients.contains_key(&conn) {
+        if waits || self.jobs.clients.contains_key(&conn) || self.jobs.arrivals.contains_key(&conn) {
             return Some("this connection already has a job".into());
         }
         if inputs.iter().try_fold(0u64, |total, file| total.checked_add(file.len)).is_none() {
             return Some("the input is longer than 2^64 bytes".into());
         }
-        let len = |spec: &Spec| encode(&(&spec.app, &spec.args, &spec.inputs)).len();
-        if len(spec) > MAX_START {
+        let len = description_len(spec);
+        if len > MAX_START {
             return Some("the list of input files and arguments is too long".into());
         }
-        if terms.detach && (!inputs.is_empty() || keep.is_none()) {
-            return Some("a job without a client reads only datasets, and keeps its output as one".into());
-        }
-        if terms.exclude.len() > MAX_EXCLUDED || encode(terms).len() > MAX_START {
+        if terms.exclude.len() > MAX_EXCLUDED || encoded_len(terms) > MAX_START {
             return Some(format!("a job may exclude {MAX_EXCLUDED} nodes"));
         }
-        let waiting = self.jobs.waiting.iter().fold(len(spec), |sum, other| sum + len(&other.spec));
+        let waiting = self.jobs.waiting.iter().fold(len, |sum, other| sum + other.len);
         if self.jobs.waiting.len() >= self.config.queue || waiting > MAX_WAITING {
             return Some(format!("the queue is full: {} jobs wait", self.jobs.waiting.len()));
         }
@@ -316,6 +328,7 @@ impl Core {
         if submission.is_recorded() {
             self.log(format!("job {}: {}: {reason}", submission.number.0, end.word()));
             self.job_gone(submission.last.unwrap_or(submission.number));
+            self.remove_data(submission.number);
             let Submission { spec, ticket, number, .. } = submission;
             self.record_end(ended(*number, spec, ticket.clone(), end, self.unix_ms()));
         }
@@ -351,6 +364,11 @@ impl Submission {
     }
 }
 
+/// Returns the length of the description of a job, in bytes: of its files and arguments.
+pub(super) fn description_len(spec: &Spec) -> usize {
+    encoded_len(&(&spec.app, &spec.args, &spec.inputs))
+}
+
 /// Returns the record of a job's end without its nodes.
 pub(super) fn ended(job: JobId, spec: &Spec, ticket: Ticket, end: JobEnd, ended_ms: u64) -> EndedRecord {
     EndedRecord {
@@ -363,6 +381,8 @@ pub(super) fn ended(job: JobId, spec: &Spec, ticket: Ticket, end: JobEnd, ended_
         reports: Vec::new(),
         end,
         ended_ms,
+        output: None,
+        expired: false,
     }
 }
 

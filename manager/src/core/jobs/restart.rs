@@ -2,8 +2,9 @@
 //! reports after it has resumed.
 
 use super::super::records::{Record, Stage};
+use super::super::spool::SpoolFile;
 use super::super::{ConnId, Core};
-use super::queue::MAX_REQUEUES;
+use super::queue::{MAX_REQUEUES, description_len};
 use super::{Ending, Job, Phase, Submission};
 use proto::{JobId, JobStanding, NodeId, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,9 @@ impl Core {
         let (conn, nodes) = (job.client, job.nodes());
         let (number, last, since) = (job.first, Some(id), self.now);
         let Job { spec, ticket, .. } = job;
-        let waiting = Submission { conn, spec, ticket, since, number, last, nodes, told: None };
+        self.remove_spooled(SpoolFile::output(number));
+        let len = description_len(&spec);
+        let waiting = Submission { conn, spec, ticket, since, number, last, nodes, told: None, len };
         self.jobs.waiting.push(waiting);
         self.schedule();
     }

@@ -1,15 +1,13 @@
 //! The start of a job on the nodes that the queue has chosen for it.
 
 use super::super::cut::Cutter;
-use super::super::rate::Rate;
 use super::super::records::{JobRecord, Record, Stage};
 use super::super::{Core, Message};
-use super::output::OutputFlow;
 use super::queue::Submission;
-use super::{Job, Part, Phase};
+use super::spooled::Feeding;
+use super::{Job, Part};
 use proto::{CutRule, Dataset, InputFile, JobStart, NodeId, Reason, ToNode};
 use std::sync::Arc;
-use std::time::Duration;
 
 impl Core {
     /// Starts a job. Returns the submission if no number for it is reserved on the disk.
@@ -39,6 +37,8 @@ impl Core {
         };
         submission.ticket.started_ms = self.unix_ms();
         let Submission { conn, spec, ticket, number: first, last, .. } = submission;
+        let has_input = spec.inputs.iter().any(|file| file.len > 0);
+        let feeding = (ticket.terms.detach && has_input).then(Feeding::default);
         let cutter = Cutter::new(cut, &spec.inputs, nodes.len());
         let incarnation = |&node: &NodeId| Some((node, self.members.get(node)?.member.incarnation));
         let members = nodes.iter().filter_map(incarnation).collect();
@@ -58,23 +58,8 @@ impl Core {
         let start = JobStart { job, app, args, nodes, inputs, datasets, share, keep };
         self.log(format!("job {}: {} on {} nodes, {files} files", job.0, start.app, start.nodes.len()));
         let parts = self.tell_start(start);
-        let new = Job {
-            client: conn,
-            first,
-            spec,
-            ticket,
-            parts,
-            cutter: Some(cutter),
-            phase: Phase::Starting,
-            began: self.now,
-            phase_began: self.now,
-            waiting: self.now,
-            reading: true,
-            first_input: None,
-            last_input: None,
-            output: OutputFlow::default(),
-            progress: Rate::new(5000, Duration::from_secs(5)),
-        };
+        let cutter = Some(cutter);
+        let new = Job { feeding, cutter, ..Job::new((conn, first), (spec, ticket), parts, self.now) };
         self.jobs.running.insert(job, new);
         if let Some(conn) = conn {
             self.jobs.clients.insert(conn, job);

@@ -1,7 +1,7 @@
 //! The core on a virtual clock. A test holds the other ends of its connections.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
+use manager::core::{Action, Config, ConnId, Core, Event, MemorySpool, Message, Record, Saved};
 use platform::{Instant, IoAddr};
 use proto::channel::MAX_MESSAGE;
 use proto::*;
@@ -23,6 +23,8 @@ pub(crate) struct Harness {
     /// The state that the manager has found.
     found: Saved,
     pub log: Vec<String>,
+    /// The files of the spool. Orders are obeyed at once.
+    pub spool: MemorySpool,
     /// True if messages are handed to the network at once.
     pub prompt: bool,
     /// True if records are on the disk at once.
@@ -46,6 +48,7 @@ impl Harness {
             paused: BTreeSet::new(),
             saved: Vec::new(),
             log: Vec::new(),
+            spool: MemorySpool::default(),
             prompt: true,
             saves: true,
             next: 0,
@@ -55,7 +58,7 @@ impl Harness {
     /// Returns the state that the store has: the records that it saved before the manager began, and those
     /// of the manager.
     pub(crate) fn restart(&self) -> Saved {
-        let mut saved = self.found.clone();
+        let mut saved = Saved { spool: self.spool.found(), ..self.found.clone() };
         for record in self.found.reservation().iter().chain(&self.saved[..self.on_disk]) {
             match record.clone() {
                 Record::Node(name, node) => saved.nodes.push((name, node)),
@@ -111,7 +114,7 @@ impl Harness {
     }
 
     pub(crate) fn event(&mut self, event: Event<'_>) {
-        let (mut bulks, mut saved) = (Vec::new(), Vec::new());
+        let (mut bulks, mut saved, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         for action in self.core.handle(self.now, event) {
             match action {
                 Action::Send { conn, message } => {
@@ -129,6 +132,7 @@ impl Harness {
                     }
                     self.saved.push(record);
                 }
+                Action::Spool(order) => reports.extend(self.spool.obey(order)),
                 Action::Backup { .. } => {}
                 Action::Log(line) => {
                     assert!(!line.contains('\n'));
@@ -139,6 +143,9 @@ impl Harness {
         for record in &saved {
             self.on_disk += 1;
             self.event(Event::Saved { record });
+        }
+        for report in &reports {
+            self.event(Event::Spool { report });
         }
         if self.prompt {
             for (conn, bulk) in bulks.into_iter().filter(|(_, bulk)| *bulk > 0) {

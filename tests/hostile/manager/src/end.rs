@@ -3,7 +3,7 @@
 use crate::events::beat;
 use crate::peers::{Part, Peer, Submission, join, submit};
 use crate::world::{ANSWER_TIMEOUT, LEASE, PIECE, World};
-use manager::core::{ConnId, Event};
+use manager::core::{ConnId, Event, SpoolPart};
 use proto::{FromClient, JobId, JobReport, ToManager, ToNode};
 use std::time::Duration;
 
@@ -134,6 +134,11 @@ pub(crate) fn settle(world: &mut World) {
             "{conn:?} never stops waiting"
         );
     }
+    for job in world.detached() {
+        let client = world.client();
+        world.say(client, &FromClient::Cancel { job });
+    }
+    behave_for(world, ANSWER_TIMEOUT);
     for node in world.withdrawn() {
         let client = world.client();
         world.say(client, &FromClient::Undrain { node });
@@ -145,6 +150,8 @@ pub(crate) fn settle(world: &mut World) {
     world.say(client, &submit(0, vec![], &[300_000], None));
     behave_for(world, ANSWER_TIMEOUT);
     assert_eq!(world.report.done, done + 1, "a job on all nodes is done");
+    let is_kept = |part| part != SpoolPart::Input;
+    assert!(world.spooled_files().all(is_kept), "input of jobs that have ended");
     // A job in progress when the manager stops goes on with the next process.
     let client = world.client();
     world.client_of(client).expect("a client").submission = Some(Submission::new(1));

@@ -7,7 +7,7 @@ use crate::world::{PIECE, World};
 use manager::core::{ConnId, Event};
 use proto::{
     BootImage, FromClient, Hello, Incarnation, JobId, JobReport, Join, NameError, NodeId, PROTOCOL_VERSION,
-    PowerAction, RunningImage, ToManager, ToNode,
+    PowerAction, RunningImage, Terms, ToManager, ToNode,
 };
 use std::time::Duration;
 
@@ -331,6 +331,12 @@ fn submission(input: &mut Input, world: &mut World, conn: ConnId) {
     {
         request.keep = Some(dataset(input));
         request.datasets.extend((0..input.below(3)).map(|_| dataset(input)));
+    }
+    if let FromClient::Submit(request) = wish.clone()
+        && input.below(4) == 0
+    {
+        let (detach, requeue) = (true, input.below(2) == 0);
+        wish = FromClient::SubmitOn { request, terms: Terms { detach, requeue, ..Terms::default() } };
     }
     world.say(conn, &wish);
 }

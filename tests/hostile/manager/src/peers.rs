@@ -80,6 +80,8 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub job: Option<JobId>,
+    /// True if the input goes to the spool.
+    pub spools: bool,
     /// True if the client was told that the job waits.
     pub queued: bool,
     /// The length of the input in bytes.
@@ -92,7 +94,7 @@ pub(crate) struct Submission {
 impl Submission {
     /// Returns a submission with `total` bytes of input.
     pub(crate) const fn new(total: u64) -> Self {
-        Self { job: None, queued: false, total, left: total, sent: 0 }
+        Self { job: None, spools: false, queued: false, total, left: total, sent: 0 }
     }
 }
 

@@ -3,7 +3,9 @@
 use crate::Report;
 use crate::check;
 use crate::peers::{Client, Node, Part, Peer};
-use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
+use manager::core::{
+    Action, Config, ConnId, Core, Event, MemorySpool, Message, Record, Saved, SpoolPart, SpoolReport,
+};
 use platform::Instant;
 use proto::channel::MAX_MESSAGE;
 use proto::{
@@ -54,6 +56,9 @@ pub(crate) struct World {
     pub last_request: u32,
     /// Records to be saved.
     unsaved: VecDeque<Record>,
+    /// The files of the spool, and the reports about them that the manager has not heard.
+    spool: MemorySpool,
+    spooled: VecDeque<SpoolReport>,
     last_conn: u64,
     most_peers: u64,
     /// Messages that the last event caused.
@@ -83,6 +88,8 @@ impl World {
             last_binding: 0,
             last_request: 0,
             unsaved: VecDeque::new(),
+            spool: MemorySpool::default(),
+            spooled: VecDeque::new(),
             last_conn: 0,
             most_peers: 0,
             heard: Vec::new(),
@@ -119,6 +126,7 @@ impl World {
     pub(crate) fn restart(&mut self) {
         self.born = self.now;
         self.tick_is_over();
+        self.disk.spool = self.spool.found();
         self.core = start(&mut self.disk);
         for peer in std::mem::take(&mut self.peers).into_values() {
             self.falls_silent(peer);
@@ -155,6 +163,21 @@ impl World {
         conn
     }
 
+    /// Returns the jobs without a client that have not ended.
+    pub(crate) fn detached(&self) -> Vec<JobId> {
+        self.disk.jobs.iter().filter(|job| job.ticket.terms.detach).map(|job| job.first).collect()
+    }
+
+    /// Returns the contents of the files of the spool.
+    pub(crate) fn spooled_files(&self) -> impl Iterator<Item = SpoolPart> {
+        self.spool.files.keys().map(|file| file.part)
+    }
+
+    /// Returns true if a job has no client.
+    pub(crate) fn is_detached(&self, job: JobId) -> bool {
+        self.disk.jobs.iter().any(|known| known.job == job && known.ticket.terms.detach)
+    }
+
     /// Breaks a connection.
     pub(crate) fn drop(&mut self, conn: ConnId) {
         if let Some(peer) = self.peers.remove(&conn) {
@@ -175,12 +198,17 @@ impl World {
             self.report.actions += 1;
             self.act(action);
         }
-        // The disk is quick: each record is saved at once.
-        while let Some(record) = self.unsaved.pop_front() {
-            keep(&mut self.disk, &record);
-            for action in self.core.handle(self.clock(), Event::Saved { record: &record }) {
-                self.act(action);
-            }
+        // The disk is quick: each record is saved at once, and so are files of the spool.
+        loop {
+            let actions = if let Some(record) = self.unsaved.pop_front() {
+                keep(&mut self.disk, &record);
+                self.core.handle(self.clock(), Event::Saved { record: &record })
+            } else if let Some(report) = self.spooled.pop_front() {
+                self.core.handle(self.clock(), Event::Spool { report: &report })
+            } else {
+                break;
+            };
+            actions.into_iter().for_each(|action| self.act(action));
         }
         assert!(self.failed.is_empty(), "a failure ends the connection");
         check::views(self);
@@ -239,6 +267,7 @@ impl World {
                 }
                 self.unsaved.push_back(record);
             }
+            Action::Spool(order) => self.spooled.extend(self.spool.obey(order)),
             Action::Backup { .. } => {}
             Action::Log(line) => assert!(proto::is_printable(&line), "{line:?}"),
         }
@@ -503,7 +532,16 @@ impl World {
             ToClient::Queued { .. } => {
                 client.submission.iter_mut().for_each(|submission| submission.queued = true);
             }
-            ToClient::Submitted { .. } | ToClient::JobList { .. } | ToClient::JobShown(_) => {}
+            ToClient::InputWanted { job } => {
+                let submission = client.submission.as_mut().expect("a submission");
+                assert_eq!(submission.job.replace(job), None, "the input is wanted once");
+                submission.spools = true;
+            }
+            ToClient::Submitted { .. } => drop(client.submission.take()),
+            ToClient::JobOutput { .. }
+            | ToClient::JobLog { .. }
+            | ToClient::JobList { .. }
+            | ToClient::JobShown(_) => {}
         }
     }
 }

@@ -144,7 +144,8 @@ impl Process {
         match action {
             Action::Send { conn, message } => Self::send(now, conn, &message, around),
             Action::Close { conn } => around.network.send(now, conn, Direction::FromManager, Item::End),
-            Action::Backup { .. } => {}
+            // No client of the simulation submits a job that needs the spool.
+            Action::Spool(_) | Action::Backup { .. } => {}
             Action::Log(line) => around.log.push(line),
             Action::Save(record) => {
                 around.ledger.submits(&record);
