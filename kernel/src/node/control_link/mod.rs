@@ -224,10 +224,12 @@ impl ManagerLink {
         }
     }
 
-    /// Handles a message that concerns the connection itself.
-    fn note(&self, message: &[u8]) {
+    /// Handles a message that concerns the connection itself. Returns false if the node does not obey the
+    /// manager, because it has seen a later one.
+    fn note(&self, message: &[u8]) -> bool {
         if !ToNode::is_of_membership(message) {
-            return self.on_acknowledgement(message);
+            self.on_acknowledgement(message);
+            return true;
         }
         match proto::decode(message) {
             Ok(ToNode::Resumed(resumed)) => {
@@ -236,9 +238,8 @@ impl ManagerLink {
                 if resumed.epoch < seen {
                     drop(outgoing);
                     let own = resumed.epoch;
-                    return self.has_broken(&format_args!(
-                        "its manager has epoch {own}, and there is one of {seen}"
-                    ));
+                    self.has_broken(&format_args!("its manager has epoch {own}, and there is one of {seen}"));
+                    return false;
                 }
                 outgoing.resume.epoch = resumed.epoch;
                 if let Line::Asking(asked) = outgoing.line {
@@ -250,6 +251,7 @@ impl ManagerLink {
             Ok(ToNode::Refused { .. }) => self.outgoing.lock().enter(Line::Over),
             _ => {}
         }
+        true
     }
 
     /// Records an acknowledged heartbeat.
@@ -422,8 +424,10 @@ impl ControlLink for ManagerLink {
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Ok(message))) => {
                 self.heard.store(time::now().as_nanos(), Ordering::Relaxed);
-                self.note(&message);
-                return Poll::Ready(Ok(message));
+                if self.note(&message) {
+                    return Poll::Ready(Ok(message));
+                }
+                receiving.incoming = None;
             }
             Some(Poll::Ready(Err(why))) => {
                 receiving.incoming = None;
