@@ -414,7 +414,9 @@ impl World {
             check::all_input_is_out(self, *job);
         }
         if let ToNode::JobStart(start) = &message {
-            assert!(start.job > self.last_job_before, "no job has the number of another");
+            // A job without a client that has waited over a restart keeps the number of its submission.
+            let is_new = start.job > self.last_job_before || self.is_detached(start.job);
+            assert!(is_new, "no job has the number of another");
             self.last_job = self.last_job.max(start.job);
         }
         let node = self.node(conn).expect("a member");
