@@ -9,7 +9,7 @@ pub(crate) mod ipv6;
 mod killed;
 pub(crate) mod machine;
 mod orders;
-mod patience;
+pub(crate) mod patience;
 pub(crate) mod perftest;
 mod place;
 mod rollout;

@@ -1,4 +1,5 @@
-"""Three members of etcd, two managers and three nodes, and the failures that they must survive.
+"""Three members of etcd, two managers and three nodes, and the failures that they must survive; or one member
+of etcd, two managers and an appliance that runs already.
 
     check.py CONFIG
 
@@ -17,6 +18,7 @@ import time
 
 CONFIG = json.load(open(sys.argv[1]))
 WORK = CONFIG["work"]
+KEY = CONFIG.get("key", os.path.join(WORK, "cluster.key"))
 # The longest wait for anything.
 LIMIT = 120
 LEASE_MS = 10_000
@@ -155,7 +157,7 @@ class Manager:
     def start(self):
         urls = ",".join(f"http://127.0.0.1:{relay.port}" for relay in self.to_etcd)
         words = [CONFIG["ferrolite"], "manager", "run", "--listen", f"127.0.0.1:{self.port}"]
-        words += ["--state", path(self.name), "--key-file", path("cluster.key")]
+        words += ["--state", path(self.name), "--key-file", KEY]
         words += ["--lease-ms", str(LEASE_MS), "--etcd", urls, "--advertise", self.address]
         self.process = start(self.name, words)
 
@@ -173,7 +175,7 @@ class Manager:
 
 def ferrolite(*words, managers, timeout=LIMIT):
     addresses = ",".join(manager.address for manager in managers)
-    command = [CONFIG["ferrolite"], *words, "--manager", addresses, "--key-file", path("cluster.key")]
+    command = [CONFIG["ferrolite"], *words, "--manager", addresses, "--key-file", KEY]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
@@ -245,7 +247,7 @@ class Cluster:
         """Starts a client that runs a job, and returns it with its output."""
         words, output = self.submission(text)
         addresses = ",".join(manager.address for manager in self.managers)
-        command = [CONFIG["ferrolite"], *words, "--manager", addresses, "--key-file", path("cluster.key")]
+        command = [CONFIG["ferrolite"], *words, "--manager", addresses, "--key-file", KEY]
         log = path(f"job{self.jobs}.log")
         client = subprocess.Popen(command, stdout=open(log, "wb"), stderr=subprocess.STDOUT)
         PROCESSES.append(client)
@@ -460,9 +462,42 @@ def secure():
         expect(f"the manager {name} ends well", manager.wait(timeout=LIMIT) == 0, said(name))
 
 
+def appliance():
+    """An appliance that was given the ports of two managers finds the leader, leaves one that is stopped, and
+    finds the next one when a leader is killed."""
+    peers = [free_port()]
+    member = Etcd(0, peers)
+    member.start()
+    managers = []
+    for number, port in enumerate(CONFIG["ports"]):
+        manager = Manager(number, [member])
+        manager.port, manager.address = port, f"127.0.0.1:{port}"
+        managers.append(manager)
+    # The one that the appliance asks first is the standby.
+    first, second = managers
+    second.start()
+    until("the second manager leads", lambda: "leads in term" in said(second.name))
+    first.start()
+    until("the appliance joins", lambda: ") joined from " in said(second.name))
+    expect("the appliance has joined at the leader, which it was given last", " joined" not in said(first.name))
+    second.process.send_signal(signal.SIGSTOP)
+    since = time.monotonic()
+    until("the appliance resumes with the next leader", lambda: " resumes from " in said(first.name))
+    say(f"ok: SIGSTOP: the appliance has resumed after {time.monotonic() - since:.2f} s")
+    second.process.send_signal(signal.SIGCONT)
+    until("the stopped manager is a standby", lambda: "the leader is 127.0.0.1:" in said(second.name))
+    size = len(said(second.name))
+    kill(first.process)
+    since = time.monotonic()
+    until("the appliance resumes", lambda: " resumes from " in said(second.name)[size:])
+    say(f"ok: kill -9: the appliance has resumed after {time.monotonic() - since:.2f} s")
+    done = ferrolite("cluster", "shutdown", managers=managers)
+    expect("the cluster shuts down", done.returncode == 0, done.stderr)
+
+
 def main():
     try:
-        check()
+        appliance() if "ports" in CONFIG else check()
     finally:
         for process in PROCESSES:
             if process.poll() is None:

@@ -1,12 +1,15 @@
 //! Managers that take over from each other, with Debian's etcd.
 
+use crate::appliance::patience::free_port;
 use crate::job::inputs::{Input, Prepared};
 use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, bail, ensure};
 use fabric::{Fabric, FabricConfig};
+use lab::appliances::SUCCESS;
+use lab::cluster::Cluster;
 use lab::{cargo, paths, setup, tool};
 use qemu::Packages;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -25,7 +28,13 @@ pub(crate) fn cases(full: bool) -> Vec<Case> {
         Err(why) if full => Err(why),
         Err(why) => Ok(Outcome::Skipped(format!("no etcd: {why:#}"))),
     };
+    let leaders = move |log: &Path| match etcd() {
+        Ok(etcd) => leaders_of_an_appliance(&etcd, log).map(|()| Outcome::Passed),
+        Err(why) if full => Err(why),
+        Err(why) => Ok(Outcome::Skipped(format!("no etcd: {why:#}"))),
+    };
     vec![
+        Case::new("ha::appliance-finds-each-leader", leaders).full_if(true),
         Case::new("ha::default-build-has-no-grpc", |log: &Path| no_grpc(log).map(|()| Outcome::Passed)),
         Case::new("ha::failures-of-managers-and-etcd", failures).runs(&["--bin", "lite-node"]).full_if(true),
     ]
@@ -71,16 +80,35 @@ fn failures(etcd: &Packages, log: &Path) -> Result<()> {
     let fabric = Fabric::start(&FabricConfig { ports: NODES, dir, faults, seed: 0, pcap: None })?;
     let sockets: Vec<&Path> = (0..NODES).map(|port| fabric.socket(port)).collect();
     let (Prepared { input, expected }, small) = (large, small);
+    let config = json!({
+        "lite_node": cargo::built_for_tests("lite-node")?, "fabric": sockets,
+        "large": input, "large_counts": expected, "small": small.input, "small_counts": small.expected,
+    });
+    check(etcd, &ferrolite, work.path(), config, log)
+}
+
+/// An appliance with two managers.
+fn leaders_of_an_appliance(etcd: &Packages, log: &Path) -> Result<()> {
+    let ferrolite = build(log)?;
+    let work = tempfile::TempDir::with_prefix("ha-")?;
+    let ports = [free_port()?, free_port()?];
+    let managers = ports.map(|port| format!("10.0.2.2:{port}")).join(",");
+    let cluster = Cluster::start(1, &format!("manager={managers}"), None, log)?;
+    let config = json!({ "ports": ports, "key": cluster.manager.key() });
+    check(etcd, &ferrolite, work.path(), config, log)?;
+    cluster.ends(&SUCCESS, LIMIT)
+}
+
+/// Runs the program of these tests.
+fn check(etcd: &Packages, ferrolite: &Path, work: &Path, mut config: Value, log: &Path) -> Result<()> {
     let libraries = etcd.command("etcd")?;
     let libraries = libraries.get_envs().find(|(name, _)| *name == "LD_LIBRARY_PATH");
     let Some((_, Some(libraries))) = libraries else { bail!("no path of libraries") };
-    let config = json!({
-        "work": work.path(), "ferrolite": ferrolite, "lite_node": cargo::built_for_tests("lite-node")?,
-        "etcd": etcd.path("usr/bin/etcd")?, "etcdctl": etcd.path("usr/bin/etcdctl")?,
-        "etcd_libraries": libraries.to_string_lossy(), "fabric": sockets,
-        "large": input, "large_counts": expected, "small": small.input, "small_counts": small.expected,
-    });
-    let file = work.path().join("config.json");
+    config["etcd_libraries"] = libraries.to_string_lossy().into();
+    config["etcd"] = json!(etcd.path("usr/bin/etcd")?);
+    config["etcdctl"] = json!(etcd.path("usr/bin/etcdctl")?);
+    (config["work"], config["ferrolite"]) = (json!(work), json!(ferrolite));
+    let file = work.join("config.json");
     std::fs::write(&file, config.to_string())?;
     let mut check = Command::new("python3");
     check.arg("-B").arg(paths::root().join("tests/end-to-end/src/ha/check.py")).arg(&file);
