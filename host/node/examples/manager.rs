@@ -32,6 +32,10 @@ fn main() -> Result<()> {
         let half = Path::new(address).with_extension("half");
         std::fs::write(&half, daemon.local_addr()?.to_string())?;
         std::fs::rename(half, address)?;
-        Ok(daemon.serve(async { drop(terminate.recv().await) }).await?)
+        Ok(daemon
+            .serve(async {
+                let _ = terminate.recv().await;
+            })
+            .await?)
     })
 }
