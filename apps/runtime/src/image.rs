@@ -1,6 +1,5 @@
 //! The image that the manager sends for this node's machine to boot.
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -16,13 +15,9 @@ pub trait Machine: Send + Sync {
     /// A reason for users: the image is no kernel, or there is no memory for it.
     fn load(&self, image: &[u8]) -> Result<(), String>;
 
-    /// Starts to look which image the machine runs.
-    fn image(&self) -> Look;
+    /// Returns the image that the machine runs.
+    fn image(&self) -> RunningImage;
 }
-
-/// A look at the image that a machine runs, in steps that take few milliseconds. The last one returns the
-/// image.
-pub type Look = Box<dyn FnMut() -> Option<RunningImage> + Send>;
 
 /// The state of the image.
 pub(crate) struct Loader<'a> {
@@ -41,23 +36,12 @@ impl<'a> Loader<'a> {
         self.machine.is_some()
     }
 
-    /// Tells the manager which image the machine runs, in a task of its own: jobs and orders do not wait for
-    /// it.
-    pub(crate) fn tell_image(&self, lite: &Lite) {
+    /// Tells the manager which image the machine runs.
+    pub(crate) async fn tell_image(&self, lite: &Lite) {
         let Some(machine) = self.machine else { return };
-        let (mut look, sender) = (machine.image(), lite.clone());
-        let tell = async move {
-            let image = loop {
-                match look() {
-                    Some(image) => break image,
-                    None => platform::yield_now().await,
-                }
-            };
-            if let Err(error) = sender.send_control(&ToManager::Image(image)).await {
-                log::warn!("cannot tell the manager which image runs: {error}");
-            }
-        };
-        lite.platform().spawn("image", Box::pin(tell));
+        if let Err(error) = lite.send_control(&ToManager::Image(machine.image())).await {
+            log::warn!("cannot tell the manager which image runs: {error}");
+        }
     }
 
     /// Handles a message about the image, and answers it. Returns true once the machine can boot it.
@@ -169,8 +153,8 @@ mod tests {
             Ok(())
         }
 
-        fn image(&self) -> Look {
-            Box::new(|| Some(RunningImage { kernel: [1; 32], version: "1".into() }))
+        fn image(&self) -> RunningImage {
+            RunningImage { kernel: [1; 32], version: "1".into() }
         }
     }
 

@@ -39,7 +39,7 @@ pub use args::{Arg, Args, Syntax};
 pub use collective::{Collective, Reduce};
 pub use context::{JobContext, Region};
 pub use error::JobError;
-pub use image::{Look, Machine};
+pub use image::Machine;
 pub use input::Split;
 pub use output::Output;
 pub use serve::{End, serve, serve_on};

@@ -61,7 +61,7 @@ async fn serve_machine(lite: Lite, apps: Vec<Box<dyn App>>, machine: Option<&dyn
                     break End::Boot;
                 }
             }
-            Some(ToNode::AskImage) => loader.tell_image(&server.lite),
+            Some(ToNode::AskImage) => loader.tell_image(&server.lite).await,
             Some(message) => {
                 // The manager may be another process, which has no counters of this node.
                 if message == ToNode::AskJobs {

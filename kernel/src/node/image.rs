@@ -1,13 +1,11 @@
 //! The image that the manager sends, which this machine boots in place. The other kernel gets the
 //! command line of this one, the files with settings, the node's key and the screen.
 
-use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bootconfig::{Source, archive};
 use proto::RunningImage;
-use proto::channel::enrolment::KernelHasher;
-use runtime::Look;
+use proto::channel::enrolment::KernelDigest;
 use zeroize::Zeroizing;
 
 use super::control_link;
@@ -32,19 +30,11 @@ impl runtime::Machine for Loader {
         Ok(())
     }
 
-    fn image(&self) -> Look {
-        let mut pages = mm::constant_parts().into_iter().flat_map(|part| part.chunks(mm::PAGE as usize));
-        let mut hasher = KernelHasher::default();
-        Box::new(move || {
-            if let Some(page) = pages.next() {
-                hasher.add(page);
-                return None;
-            }
-            let kernel = hasher.digest().to_bytes();
-            #[cfg(feature = "selftest")]
-            let kernel = super::flaw::digest(kernel);
-            Some(RunningImage { kernel, version: env!("CARGO_PKG_VERSION").to_string() })
-        })
+    fn image(&self) -> RunningImage {
+        let kernel = KernelDigest::of(mm::constant_parts()).to_bytes();
+        #[cfg(feature = "selftest")]
+        let kernel = super::flaw::digest(kernel);
+        RunningImage { kernel, version: env!("CARGO_PKG_VERSION").to_string() }
     }
 }
 

@@ -96,34 +96,19 @@ pub struct KernelDigest([u8; BYTES]);
 impl KernelDigest {
     /// Computes the digest of a kernel's parts, each filled up to whole pages with zeros.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut hasher = KernelHasher::default();
-        parts.into_iter().for_each(|part| hasher.add(part));
-        hasher.digest()
+        let mut hash = Blake2s256::new();
+        for part in parts {
+            hash.update(part);
+            let fill = part.len().next_multiple_of(PAGE) - part.len();
+            hash.update(&[0; PAGE][..fill]);
+        }
+        Self(hash.finalize().into())
     }
 
     /// Returns the bytes of the digest.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; BYTES] {
         self.0
-    }
-}
-
-/// A digest that is computed in steps: that of a whole kernel occupies a processor for long.
-#[derive(Clone, Debug, Default)]
-pub struct KernelHasher(Blake2s256);
-
-impl KernelHasher {
-    /// Adds a part, filled up to whole pages with zeros. Several parts of whole pages are the same as one.
-    pub fn add(&mut self, part: &[u8]) {
-        self.0.update(part);
-        let fill = part.len().next_multiple_of(PAGE) - part.len();
-        self.0.update(&[0; PAGE][..fill]);
-    }
-
-    /// Returns the digest of the parts so far.
-    #[must_use]
-    pub fn digest(&self) -> KernelDigest {
-        KernelDigest(self.0.clone().finalize().into())
     }
 }
 

@@ -4,4 +4,3 @@
 mod collectives;
 mod datasets;
 mod leftovers;
-mod machine;
