@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fabric::{Fabric, FabricConfig};
 use netfault::Faults;
 use qemu::cx3::Cx3;
-use qemu::linux::{Guest, GuestConfig, Image, Network};
+use qemu::linux::{Guest, GuestConfig, Image, Network, perftest};
 use qemu::vm::{Event, FwCfg, Machine, Nic, Vm, VmSpec};
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -30,6 +30,8 @@ const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const JOIN: Duration = Duration::from_secs(120);
 /// The longest time for a job that is not a cell.
 const JOB: Duration = Duration::from_secs(300);
+/// The most runs of a cell whose Linux client finds no clock rate.
+const ATTEMPTS: u32 = 3;
 /// The longest time for a cell's server to end after its client.
 const AFTER: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(5);
@@ -124,8 +126,19 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Runs a cell. Returns the client's result; an error names the check that failed.
+    /// Runs a cell. Returns the client's result; an error names the check that failed. A cell whose Linux
+    /// client has found no clock rate has no result, so it runs again.
     pub fn run(&mut self, cell: &Cell) -> Result<Figure> {
+        for _ in 1..ATTEMPTS {
+            match self.run_once(cell) {
+                Err(error) if error.is::<perftest::NoClock>() => {}
+                ended => return ended,
+            }
+        }
+        self.run_once(cell)
+    }
+
+    fn run_once(&mut self, cell: &Cell) -> Result<Figure> {
         ensure!(cell.loss == 0.0 || self.cards.is_none(), "frames between cards are not lost");
         if self.loss.total_cmp(&cell.loss).is_ne() {
             self.fabric.set_faults(Faults { loss: cell.loss, ..Faults::default() })?;
