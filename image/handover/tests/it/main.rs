@@ -119,12 +119,12 @@ fn page_tables_of_a_loader_are_found_where_something_else_would_go() {
     // the first at 7 MiB, whose entries are pages.
     const MIB: u64 = 1 << 20;
     let words = BTreeMap::from([
-        (MIB + 8, 3 * MIB | 0x63),
-        (3 * MIB, 5 * MIB | 3),
-        (3 * MIB + 8, 9 * MIB | 0x83),
+        (MIB + 8, (3 * MIB) | 0x63),
+        (3 * MIB, (5 * MIB) | 3),
+        (3 * MIB + 8, (9 * MIB) | 0x83),
         (3 * MIB + 16, 11 * MIB),
-        (5 * MIB + 4088, 7 * MIB | 1 << 63 | 3),
-        (7 * MIB, 13 * MIB | 3),
+        (5 * MIB + 4088, (7 * MIB) | (1 << 63) | 3),
+        (7 * MIB, (13 * MIB) | 3),
     ]);
     let within = |levels, at: u64| {
         let tables = Tables { root: MIB | 0x18, levels };
