@@ -1,6 +1,7 @@
 //! The manager's daemon in a thread of this process.
 
 use anyhow::{Context, Result};
+use manager::LogFormat;
 use manager::core::Config;
 use manager::daemon::{self, Options};
 use manager::key;
@@ -29,6 +30,8 @@ impl Daemon {
             state: dir.join("state"),
             config: Config::default(),
             http: None,
+            former: None,
+            format: LogFormat::Text,
         };
         let (stop, stopped) = oneshot::channel();
         let (started, address) = mpsc::channel();

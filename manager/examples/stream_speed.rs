@@ -2,6 +2,7 @@
 //! over 127.0.0.1: `cargo run --release -p manager --example stream_speed [MEGABYTES]`. All of them run in
 //! this one process.
 use anyhow::{Result, bail};
+use manager::LogFormat;
 use manager::client::{Client, Connection, Inputs, Job, Output};
 use manager::core::Config;
 use manager::daemon::{Daemon, Options};
@@ -33,6 +34,8 @@ fn measure(directory: &std::path::Path, megabytes: usize) -> Result<()> {
             state: directory.join(nodes.to_string()),
             config: Config { lease: Duration::from_secs(600), ..Config::default() },
             http: None,
+            former: None,
+            format: LogFormat::Text,
         };
         let daemon = runtime.block_on(Daemon::bind(options))?;
         let address = daemon.local_addr()?.to_string();

@@ -8,6 +8,7 @@
 //! on the address in it.
 
 use anyhow::{Result, bail};
+use manager::LogFormat;
 use manager::core::Config;
 use manager::daemon::{Daemon, Options};
 use manager::key;
@@ -23,6 +24,8 @@ fn main() -> Result<()> {
         state: state.into(),
         config: Config::default(),
         http: None,
+        former: None,
+        format: LogFormat::Text,
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let daemon = Daemon::bind(options).await?;

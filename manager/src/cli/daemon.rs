@@ -10,7 +10,6 @@ use manager::core::Config;
 use manager::daemon::ha::Candidate;
 use manager::daemon::{Daemon, DaemonError, Http, Options, Reload, Rules};
 use manager::{LogFormat, key, log_line};
-use proto::channel::ClusterKey;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -206,13 +205,6 @@ enum Served {
 }
 
 impl Served {
-    fn or_former(self, key: &ClusterKey) -> Result<Self, DaemonError> {
-        Ok(match self {
-            Self::Alone(daemon) => Self::Alone(Box::new(daemon.or_former(key)?)),
-            Self::Group(candidate) => Self::Group(Box::new(candidate.or_former(key)?)),
-        })
-    }
-
     fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Alone(daemon) => daemon.local_addr(),
@@ -243,13 +235,12 @@ impl Served {
 
     async fn serve(
         self,
-        format: LogFormat,
         reloads: mpsc::Receiver<Result<Reload, String>>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), DaemonError> {
         match self {
-            Self::Alone(daemon) => daemon.log_format(format).reloads(reloads).serve(stop).await,
-            Self::Group(candidate) => candidate.log_format(format).reloads(reloads).serve(stop).await,
+            Self::Alone(daemon) => daemon.reloads(reloads).serve(stop).await,
+            Self::Group(candidate) => candidate.reloads(reloads).serve(stop).await,
         }
     }
 }
@@ -263,6 +254,11 @@ fn daemon(args: &RunArgs) -> Result<()> {
         say(&format!("made a new cluster key in {}", fixed.key.display()));
     }
     let former = key::former(&fixed.key);
+    let former = former.exists().then_some(former);
+    if let Some(file) = &former {
+        say(&format!("accepts the former key in {} as well", file.display()));
+    }
+    let former = former.map(|file| key::load(&file)).transpose()?;
     let Rules { trust_hosts, recover, spool } = rules;
     let lease = Duration::from_millis(fixed.lease_ms);
     let config = Config { lease, trust_hosts, recover, spool, ..Config::default() };
@@ -270,15 +266,11 @@ fn daemon(args: &RunArgs) -> Result<()> {
     runtime.block_on(async {
         let stop = signals::stopped(args.config.is_none())?;
         let (listen, state) = (fixed.listen, fixed.state.clone());
-        let options = Options { listen, key, state, config, http };
-        let mut daemon = match &group {
+        let options = Options { listen, key, state, config, http, former, format };
+        let daemon = match &group {
             Some(group) => Served::Group(Box::new(Candidate::bind(options, group.open()?).await?)),
             None => Served::Alone(Box::new(Daemon::bind(options).await?)),
         };
-        if former.exists() {
-            daemon = daemon.or_former(&key::load(&former)?)?;
-            say(&format!("accepts the former key in {} as well", former.display()));
-        }
         let address = daemon.local_addr()?;
         if let Some(file) = &fixed.port_file {
             write_whole(file, format!("{address}\n").as_bytes())?;
@@ -311,7 +303,7 @@ fn daemon(args: &RunArgs) -> Result<()> {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = daemon.serve(format, reloads, stop) => Ok(ended?),
+            ended = daemon.serve(reloads, stop) => Ok(ended?),
             () = reloading => Ok(()),
         }
     })

@@ -85,6 +85,21 @@ pub struct Options {
     pub config: Config,
     /// The service over HTTP, if there is one.
     pub http: Option<Http>,
+    /// A former cluster key, whose keys are accepted as well.
+    pub former: Option<ClusterKey>,
+    /// The form of the log.
+    pub format: LogFormat,
+}
+
+impl Options {
+    /// Returns the keys of the roles, also those of the former cluster key.
+    fn roles(&self) -> Result<RoleKeys, DaemonError> {
+        let keys = self.key.roles()?;
+        Ok(match &self.former {
+            Some(former) => keys.or(former.roles()?),
+            None => keys,
+        })
+    }
 }
 
 /// The service over HTTP.
@@ -211,10 +226,11 @@ impl<S: Keep> Daemon<S> {
         store: S,
         saved: Saved,
     ) -> Result<Self, DaemonError> {
+        let keys = options.roles()?;
         let http = match (options.http, web) {
             (Some(Http { listen: address, viewers, tls }), Some(listener)) => Some(Serving {
                 listener,
-                gate: KeyGate::new(options.key.clone(), viewers),
+                gate: KeyGate::new(options.key.clone(), options.former, viewers),
                 tls: match tls {
                     Some(directory) => Some(Tls::load_or_make(&directory, address.ip())?),
                     None => None,
@@ -226,32 +242,12 @@ impl<S: Keep> Daemon<S> {
         let found = spool::found(&spool);
         let found = found.map_err(|source| DaemonError::Spool { path: spool.clone(), source })?;
         let saved = Saved { spool: found, ..saved };
-        let keys = options.key.roles()?;
         let secret = VouchingSecret::from_bytes(crate::key::random()?);
         let wall = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let core = Core::new(Config { wall, ..options.config }, saved, secret);
         let descriptors = limits::raise_descriptors();
-        let (reloads, format) = (Reloads::default(), LogFormat::Text);
+        let (reloads, format) = (Reloads::default(), options.format);
         Ok(Self { listener, keys, store, spool, core, descriptors, http, reloads, format })
-    }
-
-    /// Accepts the keys of a former cluster key as well.
-    ///
-    /// # Errors
-    /// Fails if it is the key of one role.
-    pub fn or_former(mut self, key: &ClusterKey) -> Result<Self, DaemonError> {
-        self.keys = self.keys.or(key.roles()?);
-        if let Some(http) = &mut self.http {
-            http.gate.accept(key.clone());
-        }
-        Ok(self)
-    }
-
-    /// Sets the form of the log.
-    #[must_use]
-    pub const fn log_format(mut self, format: LogFormat) -> Self {
-        self.format = format;
-        self
     }
 
     /// Accepts new settings from `reloads` while the daemon serves. An error is a reason why there are none,

@@ -3,6 +3,7 @@
 use crate::core::View;
 use proto::UserRole;
 use proto::channel::{ClusterKey, Role, UserId, UserKey};
+use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
@@ -81,20 +82,16 @@ pub struct KeyGate {
 }
 
 impl KeyGate {
-    /// Makes a gate for the whole key of a cluster, and for the password of viewers, if they have one.
+    /// Makes a gate for the whole key of a cluster, for the former one, if there is one, and for the password
+    /// of viewers, if they have one.
     #[must_use]
-    pub fn new(key: ClusterKey, viewers: Option<Zeroizing<String>>) -> Self {
-        Self { keys: vec![key], viewers: Viewers::new(viewers) }
+    pub fn new(key: ClusterKey, former: Option<ClusterKey>, viewers: Option<Zeroizing<String>>) -> Self {
+        Self { keys: iter::once(key).chain(former).collect(), viewers: Viewers::new(viewers) }
     }
 
     /// Returns the password of viewers, to replace it.
     pub(crate) fn viewers(&self) -> Viewers {
         self.viewers.clone()
-    }
-
-    /// Accepts what comes from a former cluster key as well.
-    pub(crate) fn accept(&mut self, former: ClusterKey) {
-        self.keys.push(former);
     }
 }
 

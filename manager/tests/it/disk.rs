@@ -3,6 +3,7 @@
 use crate::daemon::{Daemon, Directory, join_as, try_join};
 use crate::strangers::acknowledged;
 use crate::support::{self, Harness};
+use manager::LogFormat;
 use manager::client::{Client, Connection, Inputs, Job, Output};
 use manager::core::{Config, Entries, Event, Record, Saved};
 use manager::daemon::{Keep, Options, SaveError};
@@ -96,6 +97,8 @@ fn a_disk_that_hangs_stops_no_member() {
         state: "/nonexistent".into(),
         config: Config { lease: Duration::from_secs(600), ..Config::default() },
         http: None,
+        former: None,
+        format: LogFormat::Text,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let store = Hanging { hangs: hangs.clone(), go: wait };

@@ -3,6 +3,7 @@
 use crate::daemon::Directory;
 use crate::support::join;
 use crate::web::{Answer, ask};
+use manager::LogFormat;
 use manager::client::Connection;
 use manager::daemon::{Daemon, Http, Options};
 use proto::channel::{ClusterKey, Role};
@@ -34,6 +35,8 @@ impl Service {
             state: directory.0.clone(),
             config: manager::core::Config { lease: LIMIT, ..Default::default() },
             http: Some(Http { listen: "127.0.0.1:0".parse().unwrap(), viewers, tls: None }),
+            former: None,
+            format: LogFormat::Text,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let daemon = runtime.block_on(Daemon::bind(options)).unwrap();

@@ -46,6 +46,8 @@ impl Cluster {
             state: dir.path().join("state"),
             config: Config { lease, ..Config::default() },
             http: None,
+            former: None,
+            format: manager::LogFormat::Text,
         };
         let (stop, stopped) = oneshot::channel();
         let (told, address) = std::sync::mpsc::channel();

@@ -9,8 +9,7 @@ use crate::daemon::acceptor::Acceptor;
 use crate::daemon::connection::Shared;
 use crate::daemon::{Daemon, DaemonError, Ended, Options, Reload, Reloads, door, limits, listen};
 use crate::http::{self, Tls};
-use crate::log::{Log, LogFormat};
-use proto::channel::ClusterKey;
+use crate::log::Log;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -44,10 +43,8 @@ pub struct Candidate {
     certificate: Option<String>,
     complaint: Option<String>,
     options: Options,
-    former: Option<ClusterKey>,
     group: Group,
     reloads: Reloads,
-    format: LogFormat,
 }
 
 impl Candidate {
@@ -66,25 +63,8 @@ impl Candidate {
             }
             web = Some(listener);
         }
-        let (former, reloads, format) = (None, Reloads::default(), LogFormat::Text);
-        Ok(Self { listener, web, certificate, complaint, options, former, group, reloads, format })
-    }
-
-    /// Accepts the keys of a former cluster key as well.
-    ///
-    /// # Errors
-    /// Fails if it is the key of one role.
-    pub fn or_former(mut self, key: &ClusterKey) -> Result<Self, DaemonError> {
-        key.roles()?;
-        self.former = Some(key.clone());
-        Ok(self)
-    }
-
-    /// Sets the form of the log.
-    #[must_use]
-    pub const fn log_format(mut self, format: LogFormat) -> Self {
-        self.format = format;
-        self
+        let reloads = Reloads::default();
+        Ok(Self { listener, web, certificate, complaint, options, group, reloads })
     }
 
     /// Accepts new settings, as [`Daemon::reloads`] does. A standby uses them once it leads.
@@ -120,7 +100,7 @@ impl Candidate {
     /// Waits for the leadership and leads, again and again, until `stop` is done. Then gives the leadership
     /// back. Nodes, jobs and clients go on with the next leader.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
-        let writer = Log::start(io::stderr(), self.format).map_err(DaemonError::Thread)?;
+        let writer = Log::start(io::stderr(), self.options.format).map_err(DaemonError::Thread)?;
         let ended = self.serve_with(stop, writer.log()).await;
         writer.finish(crate::daemon::LAST_LINES);
         ended
@@ -166,12 +146,9 @@ impl Candidate {
 
     /// Refuses all peers until this manager is elected.
     async fn stand_by(&mut self, tenure: &Tenure, log: &Log) -> Result<Term, DaemonError> {
-        let Self { listener, web, certificate, options, former, reloads, .. } = self;
+        let Self { listener, web, certificate, options, reloads, .. } = self;
         let (core, _) = mpsc::channel(1);
-        let mut keys = options.key.roles()?;
-        if let Some(former) = former {
-            keys = keys.or(former.roles()?);
-        }
+        let keys = options.roles()?;
         let shared = Arc::new(Shared { keys, core, log: log.clone(), tenure: Some(tenure.clone()) });
         let (_open, opened) = oneshot::channel::<()>();
         let door = door(limits::raise_descriptors(), log);
@@ -254,10 +231,7 @@ impl Candidate {
         let mut options = self.options.clone();
         self.reloads.settle(&mut options);
         let web = self.web.as_ref().map(again).transpose()?;
-        let mut daemon = Daemon::assemble(again(&self.listener)?, web, options, store, saved)?;
-        if let Some(former) = &self.former {
-            daemon = daemon.or_former(former)?;
-        }
+        let daemon = Daemon::assemble(again(&self.listener)?, web, options, store, saved)?;
         let ended = daemon.run(stop, log.clone(), Some((tenure.clone(), term)), &mut self.reloads).await?;
         if ended == Ended::Lost {
             log.line("closes all connections, because it cannot renew its leadership or has lost it");

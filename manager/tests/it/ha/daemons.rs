@@ -2,6 +2,7 @@
 
 use super::model::{Fate, Shared, Wire};
 use crate::support;
+use manager::LogFormat;
 use manager::client::{Client, ClientError, Connection};
 use manager::core::Config;
 use manager::daemon::Options;
@@ -40,6 +41,8 @@ impl Manager {
             state: "/nonexistent".into(),
             config: Config { lease: LEASE, ..Config::default() },
             http: None,
+            former: None,
+            format: LogFormat::Text,
         };
         let (stop, stopped) = oneshot::channel();
         let (told, address) = mpsc::channel();
