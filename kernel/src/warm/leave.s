@@ -1,10 +1,17 @@
 # The way out of a kernel into the next one: from long mode to 32-bit protected mode without paging, as PVH enters a
-# kernel. These bytes are copied to a page below 640 KiB that is mapped one to one. rdi: the entry; rsi: the start info.
+# kernel. These bytes are copied to a page below 640 KiB that is mapped one to one. rdi: the entry; rsi: the start info;
+# r8: the physical address of this kernel's image; r9: the image's length in words of 4 bytes. All are below 4 GiB.
+#
+# The image is overwritten with zeros, for two reasons. It may contain keys. And QEMU's translator keeps code that it has
+# translated until a byte of that code is written; until then, each write to a page with such code is slow. The next
+# kernel would be slow as long as it keeps its own data in the memory of this image.
 
 .section .rodata.leave, "a"
 .code64
 .global leave_start, leave_end
 leave_start:
+    movl %r8d, %ebp
+    movl %r9d, %ebx
     subq $16, %rsp
     movw $leave_gdt_end - leave_gdt - 1, (%rsp)
     leaq leave_gdt(%rip), %rax
@@ -35,8 +42,13 @@ leave_start:
     wrmsr
     xorl %eax, %eax
     movl %eax, %cr4
+    movl %edi, %edx
+    movl %ebp, %edi             # the image is overwritten, eax is 0
+    movl %ebx, %ecx
+    cld
+    rep stosl
     movl %esi, %ebx
-    jmp *%edi
+    jmp *%edx
 .balign 8
 leave_gdt:
     .quad 0

@@ -124,14 +124,18 @@ impl Next {
         let ids = (0..percpu::limit()).filter_map(percpu::cpu).map(|cpu| cpu.apic_id.load(Ordering::Relaxed));
         ids.filter(|id| *id != me).for_each(apic::send_init);
         time::spin_for(INIT);
+        let image = mm::image();
         // SAFETY: the page is mapped one to one and holds the code, which never returns. Devices and other
-        // processors are stopped, so nothing uses the memory of this kernel any more.
+        // processors are stopped, so nothing uses the memory of this kernel any more. The code writes zeros
+        // to the image, in which neither the page nor the memory of the other kernel lies.
         unsafe {
             asm!(
                 "jmp {page}",
                 page = in(reg) self.page.as_u64(),
                 in("rdi") u64::from(self.entry),
                 in("rsi") u64::from(self.start_info),
+                in("r8") image.phys,
+                in("r9") (image.end - image.start) / 4,
                 options(noreturn)
             )
         }
