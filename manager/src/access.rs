@@ -1,7 +1,7 @@
 //! The rules of access: the least role for each request of a client, in one place. The command line, and what
 //! else speaks for users, ask here.
 
-use proto::{FromClient, JobId, Reason, UserRole, printable};
+use proto::{FromClient, JobId, PowerVerb, Reason, UserRole, printable};
 
 /// The longest description of a request in the audit log, in bytes.
 const TITLE: usize = 400;
@@ -50,6 +50,7 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Nodes { .. }
         | FromClient::WaitNodes { .. }
         | FromClient::NodeList { .. }
+        | FromClient::Inventory { .. }
         | FromClient::Rollout
         | FromClient::Jobs
         | FromClient::JobList { .. }
@@ -70,6 +71,7 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::JobOutput { job, .. } => Rule::OwnJob(*job),
         FromClient::Shutdown
         | FromClient::Power { .. }
+        | FromClient::Bmc { .. }
         | FromClient::Boot { .. }
         | FromClient::ImagePiece { .. }
         | FromClient::Drain { .. }
@@ -100,6 +102,8 @@ pub fn change(request: &FromClient) -> Option<String> {
         | FromClient::Nodes { .. }
         | FromClient::WaitNodes { .. }
         | FromClient::NodeList { .. }
+        | FromClient::Inventory { .. }
+        | FromClient::Bmc { verb: PowerVerb::Status, .. }
         | FromClient::Images
         | FromClient::Rollout
         | FromClient::Jobs
@@ -124,6 +128,10 @@ pub fn change(request: &FromClient) -> Option<String> {
         FromClient::Shutdown => "cluster shutdown".into(),
         FromClient::Backup => "cluster backup".into(),
         FromClient::Power { node, action } => format!("node power {action:?} {node}").to_lowercase(),
+        FromClient::Bmc { node, verb, force } => {
+            let force = if *force { " --bmc" } else { "" };
+            format!("node power {} {node}{force}", verb.word())
+        }
         FromClient::Boot { node, .. } => format!("node boot {node}"),
         FromClient::Drain { node, reason, .. } => format!("node drain {node} {reason}"),
         FromClient::Undrain { node } => format!("node undrain {node}"),

@@ -10,10 +10,12 @@ pub mod client;
 pub mod core;
 pub mod daemon;
 pub mod http;
+pub mod inventory;
 mod kernel;
 pub mod key;
 mod log;
 mod planted;
+pub mod power;
 pub mod pxe;
 pub mod utc;
 

@@ -1,9 +1,9 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
 use crate::{
-    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, JobDetails, JobId,
-    JobInfo, JobReport, JobRequest, NodeId, NodeStanding, NodeView, PowerAction, Reason, RolloutPlan,
-    RolloutStatus, Terms, UserRole, UserStatus,
+    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, InventoryNode,
+    JobDetails, JobId, JobInfo, JobReport, JobRequest, NodeId, NodeStanding, NodeView, PowerAction,
+    PowerVerb, Reason, RolloutPlan, RolloutStatus, Terms, UserRole, UserStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -214,6 +214,22 @@ pub enum FromClient {
         job: JobId,
         /// The position of the first byte.
         offset: u64,
+    },
+    /// Does something by the power controller of a node's machine. The answer is [`ToClient::Powered`] or
+    /// `Failed`.
+    Bmc {
+        /// The name of the node.
+        node: String,
+        /// The change of the power, or the look at it.
+        verb: PowerVerb,
+        /// True if it is done also while the node answers or takes part in a job.
+        force: bool,
+    },
+    /// Compares the manager's inventory with the nodes that are there, one page of it. The answer is
+    /// [`ToClient::Inventory`].
+    Inventory {
+        /// The page begins after this name; empty for the first page.
+        after: String,
     },
 }
 
@@ -479,6 +495,18 @@ pub enum ToClient {
         bytes: Vec<u8>,
         /// True if more lines may come.
         open: bool,
+    },
+    /// The power of a machine, as its power controller tells it.
+    Powered {
+        /// True if it is on.
+        on: bool,
+    },
+    /// A page of the inventory, in the order of the names.
+    Inventory {
+        /// The nodes of the page.
+        nodes: Vec<InventoryNode>,
+        /// True if nodes with larger names follow on another page.
+        more: bool,
     },
 }
 

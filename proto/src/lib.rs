@@ -16,6 +16,7 @@ mod client;
 mod dataset;
 mod departure;
 mod id;
+mod inventory;
 mod job;
 mod machine;
 mod member;
@@ -32,8 +33,9 @@ pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, Refusal
 pub use dataset::{Dataset, DatasetStatus};
 pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};
+pub use inventory::{InventoryNode, Presence};
 pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStanding, JobStart};
-pub use machine::{BootImage, PowerAction};
+pub use machine::{BootImage, PowerAction, PowerVerb};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use queue::{JobDetails, JobEnd, JobInfo, JobRequest, JobState, Terms};

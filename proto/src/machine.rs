@@ -1,4 +1,5 @@
-//! Orders to the machine of a node: power-off, reset, and the boot of another image in place.
+//! Orders to the machine of a node: power-off, reset, and the boot of another image in place; orders to its
+//! power controller.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,35 @@ pub enum PowerAction {
     Off,
     /// The machine is reset.
     Reset,
+}
+
+/// Something that the power controller of a machine (BMC) does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PowerVerb {
+    /// The machine is turned on.
+    On,
+    /// The machine is turned off.
+    Off,
+    /// The machine is turned off, and then on.
+    Cycle,
+    /// The power of the machine is looked at.
+    Status,
+}
+
+impl PowerVerb {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::On, Self::Off, Self::Cycle, Self::Status];
+
+    /// Returns the word on the command line.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Cycle => "cycle",
+            Self::Status => "status",
+        }
+    }
 }
 
 /// The description of an image that a machine boots: an ELF file with a kernel.

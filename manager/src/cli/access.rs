@@ -43,6 +43,7 @@ pub(super) fn least(path: &str) -> Option<Need> {
         "job logs" => FromClient::JobLog { job: JobId(0), offset: 0 },
         "job output" => FromClient::JobOutput { job: JobId(0), offset: 0 },
         "job cancel" => FromClient::Cancel { job: JobId(0) },
+        "node inventory" => FromClient::Inventory { after: name() },
         "node ls" | "node show" => FromClient::NodeList { after: name() },
         "node drain" => FromClient::Drain { node: name(), reason: name(), deadline_ms: None, force: false },
         "node undrain" => FromClient::Undrain { node: name() },

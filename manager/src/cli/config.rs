@@ -2,16 +2,19 @@
 
 use super::args::{bytes, days, lease_ms, ttl};
 use super::group::GroupSettings;
+use super::inventory::NodeTable;
 use super::toml_file::{self, Source};
-use super::{context, sentence};
+use super::{context, inventory, sentence};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use manager::core::SpoolLimits;
 use manager::http::Tls;
+use manager::inventory::Inventory;
 use manager::{LogFormat, key};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::Spanned;
 use zeroize::Zeroizing;
 
@@ -91,9 +94,14 @@ pub(super) struct ManagerFile {
     pub(super) http: Option<HttpTable>,
     pub(super) etcd: Option<EtcdTable>,
     jobs: Option<JobsTable>,
+    #[serde(default)]
+    nodes: Vec<NodeTable>,
     /// The limits of `jobs`.
     #[serde(skip)]
     spool: SpoolLimits,
+    /// The nodes of `nodes`.
+    #[serde(skip)]
+    inventory: Arc<Inventory>,
 }
 
 /// The state that several managers share.
@@ -159,7 +167,9 @@ impl ManagerFile {
         }
         file.spool =
             file.jobs.as_ref().map_or_else(|| Ok(SpoolLimits::default()), |jobs| jobs.limits(&source))?;
-        file.count_from(path.parent().unwrap_or(Path::new("")));
+        let directory = path.parent().unwrap_or(Path::new(""));
+        file.inventory = Arc::new(inventory::read(&file.nodes, &source, directory)?);
+        file.count_from(directory);
         file.check(&source, expiry)?;
         Ok(file)
     }
@@ -232,6 +242,10 @@ impl ManagerFile {
 
     pub(super) const fn spool(&self) -> SpoolLimits {
         self.spool
+    }
+
+    pub(super) fn inventory(&self) -> Arc<Inventory> {
+        self.inventory.clone()
     }
 
     pub(super) fn lease_ms(&self) -> Option<u64> {

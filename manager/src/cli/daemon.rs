@@ -184,6 +184,7 @@ impl RunArgs {
             trust_hosts: self.trust_hosts || file.trust_hosts,
             recover: self.recover || file.recover,
             spool: file.spool(),
+            inventory: file.inventory(),
         };
         Ok(Settings { group, fixed, rules, http })
     }
@@ -192,7 +193,9 @@ impl RunArgs {
     fn reload(&self, before: &Fixed) -> Result<Reload> {
         let Settings { fixed, rules, http, .. } = self.settings(Expiry::Refused)?;
         if fixed != *before {
-            bail!("only trust_hosts, recover, jobs, viewers and the files of tls change without a restart");
+            bail!(
+                "only trust_hosts, recover, jobs, nodes, viewers and the files of tls change without a restart"
+            );
         }
         Ok(Reload::load(rules, http)?)
     }
@@ -259,9 +262,9 @@ fn daemon(args: &RunArgs) -> Result<()> {
         say(&format!("accepts the former key in {} as well", file.display()));
     }
     let former = former.map(|file| key::load(&file)).transpose()?;
-    let Rules { trust_hosts, recover, spool } = rules;
+    let Rules { trust_hosts, recover, spool, inventory } = rules;
     let lease = Duration::from_millis(fixed.lease_ms);
-    let config = Config { lease, trust_hosts, recover, spool, ..Config::default() };
+    let config = Config { lease, trust_hosts, recover, spool, inventory, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stop = signals::stopped(args.config.is_none())?;

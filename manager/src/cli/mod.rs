@@ -12,6 +12,7 @@ mod data;
 mod exit;
 mod group;
 mod image;
+mod inventory;
 mod job;
 mod key;
 mod node;

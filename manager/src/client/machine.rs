@@ -1,7 +1,7 @@
-//! Orders to the machine of a node.
+//! Orders to the machine of a node, by the node or by its power controller, and the inventory.
 
 use super::{Client, ClientError, REPLY_TIMEOUT, SHUTDOWN};
-use proto::{BootImage, FromClient, PowerAction, ToClient, printable};
+use proto::{BootImage, FromClient, InventoryNode, PowerAction, PowerVerb, ToClient, printable};
 use sha2::{Digest as _, Sha256};
 
 impl Client {
@@ -10,6 +10,32 @@ impl Client {
         match self.ask(&FromClient::Power { node: node.into(), action }, SHUTDOWN)? {
             ToClient::NodeLeft => Ok(()),
             _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Does something by the power controller of a node's machine, with `force` also while the node answers.
+    /// Returns true if the machine is on at the end.
+    pub fn bmc(&mut self, node: &str, verb: PowerVerb, force: bool) -> Result<bool, ClientError> {
+        match self.ask(&FromClient::Bmc { node: node.into(), verb, force }, SHUTDOWN)? {
+            ToClient::Powered { on } => Ok(on),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Returns the nodes of the inventory and the members that it does not list, by name.
+    pub fn inventory(&mut self) -> Result<Vec<InventoryNode>, ClientError> {
+        let mut all: Vec<InventoryNode> = Vec::new();
+        loop {
+            let after = all.last().map(|node| node.name.clone()).unwrap_or_default();
+            let answer = self.ask(&FromClient::Inventory { after }, REPLY_TIMEOUT)?;
+            let ToClient::Inventory { nodes, more } = answer else { return Err(ClientError::Unexpected) };
+            if more && nodes.is_empty() {
+                return Err(ClientError::Unexpected);
+            }
+            all.extend(nodes);
+            if !more {
+                return Ok(all);
+            }
         }
     }
 

@@ -93,6 +93,8 @@ impl Core {
             FromClient::Datasets => self.tell_datasets(conn),
             FromClient::DropDataset { name } => self.drop_dataset(conn, name),
             FromClient::Power { node, action } => self.power(conn, &node, action),
+            FromClient::Bmc { node, verb, force } => self.bmc(conn, &node, verb, force),
+            FromClient::Inventory { after } => self.tell_inventory(conn, &after),
             FromClient::Boot { node, image } => self.boot(conn, &node, image),
             FromClient::Backup => {
                 // The answer does not pass through here.
@@ -207,6 +209,7 @@ impl Core {
         self.fail_arrivals(reason);
         self.leave_jobs(reason);
         self.fail_orders(reason);
+        self.fail_bmc_orders(reason);
         let waiting = std::mem::take(&mut self.clients.0).into_keys();
         let waiting: Vec<ConnId> = waiting.chain(self.leaving.take().map(|leaving| leaving.conn)).collect();
         for conn in waiting {

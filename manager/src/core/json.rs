@@ -5,8 +5,8 @@ use super::{Core, Departed, NodeLine, PartLine, Timeline};
 use crate::access::digits;
 use platform::Instant;
 use proto::{
-    AuditEntry, DatasetStatus, JobDetails, JobInfo, JobPhase, JobReport, NodeId, NodeStep, RolloutStatus,
-    ToClient, UserRole, UserStatus, printable,
+    AuditEntry, DatasetStatus, InventoryNode, JobDetails, JobInfo, JobPhase, JobReport, NodeId, NodeStep,
+    Presence, RolloutStatus, ToClient, UserRole, UserStatus, printable,
 };
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -47,6 +47,25 @@ pub fn node_json(view: &View, node: &NodeView) -> Value {
         "counters": counters,
         "log_dropped": node.told.dropped_there,
     })
+}
+
+/// Returns nodes of the inventory as an object.
+#[must_use]
+pub fn inventory_json(nodes: &[InventoryNode]) -> Value {
+    let node = |node: &InventoryNode| {
+        let differences = match &node.presence {
+            Presence::Differs(differences) => differences.as_slice(),
+            _ => &[],
+        };
+        json!({
+            "name": node.name,
+            "presence": node.presence.word(),
+            "state": node.standing.word(),
+            "bmc": node.bmc,
+            "differences": differences,
+        })
+    };
+    json!({ "nodes": nodes.iter().map(node).collect::<Vec<_>>() })
 }
 
 /// Returns a rollout as an object; `null` if there was none.

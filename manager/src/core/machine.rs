@@ -18,6 +18,8 @@ pub(super) struct Orders(BTreeMap<NodeId, Order>);
 struct Order {
     /// The client, for people, if the machine is turned off.
     turned_off_by: Option<String>,
+    /// The change of the machine's power, if it is one.
+    power: Option<PowerAction>,
     /// The party that has given the order.
     by: By,
     /// The time of the last progress.
@@ -82,8 +84,12 @@ impl Core {
         order.since + limit
     }
 
-    /// Tells a node to leave, and its machine to change its power.
+    /// Tells a node to leave, and its machine to change its power. The power controller of a node that does
+    /// not answer does it, if the inventory has one.
     pub(super) fn power(&mut self, conn: ConnId, name: &str, action: PowerAction) {
+        if self.bmc_instead(conn, name, action) {
+            return;
+        }
         let what = match action {
             PowerAction::Off => "turns off",
             PowerAction::Reset => "resets",
@@ -117,8 +123,13 @@ impl Core {
             }
         };
         self.log(format!("{} {what} {}", self.peer(conn), self.members.label(node)));
-        let turned_off_by = matches!(message, ToNode::Power(PowerAction::Off)).then(|| self.who(conn));
-        self.orders.0.insert(node, Order { turned_off_by, by: By::Client(conn), since: self.now, stage });
+        let power = match message {
+            ToNode::Power(action) => Some(action),
+            _ => None,
+        };
+        let turned_off_by = (power == Some(PowerAction::Off)).then(|| self.who(conn));
+        let order = Order { turned_off_by, power, by: By::Client(conn), since: self.now, stage };
+        self.orders.0.insert(node, order);
         self.tell_ordered(node, message);
         true
     }
@@ -232,7 +243,12 @@ impl Core {
                     self.commit_to_client(conn, ToClient::NodeLeft);
                 }
             }
-            Some(Order { by: By::Client(conn), .. }) => self.fail_client(conn, format!("{label}: {reason}")),
+            Some(Order { by: By::Client(conn), power, .. }) => {
+                let name = &gone.member.name;
+                if !power.is_some_and(|action| self.bmc_instead(conn, name, action)) {
+                    self.fail_client(conn, format!("{label}: {reason}"));
+                }
+            }
             Some(_) => self.rollout_is_refused(&gone.member.name, &format!("{label}: {reason}")),
             None => {}
         }
@@ -280,7 +296,7 @@ impl Core {
         let stage = Stage::Image { len, sent: 0, taken: 0 };
         let by = By::Rollout(image.bytes.clone());
         self.log(format!("a rollout boots an image on {}", self.members.label(node)));
-        self.orders.0.insert(node, Order { turned_off_by: None, by, since: self.now, stage });
+        self.orders.0.insert(node, Order { turned_off_by: None, power: None, by, since: self.now, stage });
         self.tell_ordered(node, ToNode::Image(BootImage { len, sha256 }));
         self.send_kept(node);
     }

@@ -12,11 +12,13 @@ mod entries;
 mod history;
 mod identity;
 mod images;
+mod inventory;
 mod jobs;
 pub mod json;
 mod machine;
 mod members;
 mod names;
+mod power;
 mod rate;
 mod records;
 mod resume;
@@ -35,6 +37,7 @@ pub use cut::{Cutter, Excess, Piece, split_size};
 pub use entries::{Change, Entries};
 pub use images::KeptImage;
 pub use names::Directory;
+pub use power::{PowerOrder, PowerReport};
 pub use records::{
     DatasetRecord, EndedRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage,
     Ticket, Wanted,
@@ -48,6 +51,7 @@ pub use timeline::{PartLine, PartPhase, Timeline};
 pub use view::{CoreEvent, EventList, NodeView, View};
 pub use wire::Message;
 
+use crate::inventory::Inventory;
 use audit::Audit;
 use clients::{Clients, Leaving};
 use commit::Commit;
@@ -59,6 +63,7 @@ use jobs::Jobs;
 use machine::Orders;
 use members::{Members, named};
 use platform::Instant;
+use power::Powers;
 use proto::channel::UserId;
 use proto::{
     Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, Reason,
@@ -67,6 +72,7 @@ use proto::{
 use rollout::Rollout;
 use service::Service;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use telemetry::Told;
 use timeline::Timelines;
@@ -117,6 +123,8 @@ pub struct Config {
     pub history_bytes: usize,
     /// The bounds of the spool.
     pub spool: SpoolLimits,
+    /// The nodes that the operator expects.
+    pub inventory: Arc<Inventory>,
 }
 
 impl Default for Config {
@@ -137,6 +145,7 @@ impl Default for Config {
             history_jobs: 10_000,
             history_bytes: 32 << 20,
             spool: SpoolLimits::default(),
+            inventory: Arc::default(),
         }
     }
 }
@@ -196,6 +205,11 @@ pub enum Event<'a> {
         /// The report.
         report: &'a SpoolReport,
     },
+    /// A report about an [`Action::Power`].
+    Power {
+        /// The report.
+        report: &'a PowerReport,
+    },
     /// Time has passed: the core ends everything whose deadline is over. It is due at
     /// [`Core::next_deadline`], or in short intervals. If a tick comes late, all deadlines move by the delay:
     /// a lease ends only after a time in which the manager could have received a heartbeat.
@@ -232,6 +246,8 @@ pub enum Action {
     Save(Record),
     /// Obey this order about a file of the spool, after all orders before.
     Spool(SpoolOrder),
+    /// Obey this order to a power controller, beside all others, and report its end.
+    Power(PowerOrder),
     /// Send the client of this connection the state that all records so far make ([`backup`](crate::backup)).
     Backup {
         /// The connection.
@@ -286,6 +302,7 @@ pub struct Core {
     users: Users,
     audit: Audit,
     orders: Orders,
+    powers: Powers,
     told: Told,
     timelines: Timelines,
     events: Events,
@@ -325,6 +342,7 @@ impl Core {
             users: Users::restore(saved.users.clone()),
             audit: Audit::restore(saved.audit.clone()),
             orders: Orders::default(),
+            powers: Powers::default(),
             told: Told::default(),
             timelines: Timelines::default(),
             events: Events::default(),
@@ -343,9 +361,15 @@ impl Core {
     }
 
     /// Changes the rules of the cluster that may change while it runs.
-    pub fn reconfigure(&mut self, trust_hosts: bool, recover: bool, spool: SpoolLimits) {
+    pub fn reconfigure(
+        &mut self,
+        trust_hosts: bool,
+        recover: bool,
+        spool: SpoolLimits,
+        inventory: Arc<Inventory>,
+    ) {
         (self.config.trust_hosts, self.config.recover) = (trust_hosts, recover);
-        self.config.spool = spool;
+        (self.config.spool, self.config.inventory) = (spool, inventory);
         // The next tick applies them.
         self.expire_spool();
     }
@@ -376,6 +400,7 @@ impl Core {
             Event::Saved { record } => self.saved(record),
             Event::SaveFailed { reason } => self.save_failed(reason),
             Event::Spool { report } => self.spool_told(report),
+            Event::Power { report } => self.power_told(report),
             Event::Tick => self.tick(),
             Event::Stop => self.stop(),
         }

@@ -4,9 +4,10 @@ use super::connection::Incoming;
 use super::ha::Tenure;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, Pushed};
+use super::power::Powerer;
 use super::spool::Spooler;
 use crate::backup;
-use crate::core::{Action, ConnId, Core, Entries, Event, Message, SpoolReport};
+use crate::core::{Action, ConnId, Core, Entries, Event, Message, PowerReport, SpoolReport};
 use crate::http::Publisher;
 use crate::log::Log;
 use platform::Instant;
@@ -22,6 +23,7 @@ pub(super) struct Driver {
     pub(super) outboxes: HashMap<ConnId, Outbox>,
     pub(super) keeper: Keeper,
     pub(super) spooler: Spooler,
+    powerer: Powerer,
     pub(super) log: Log,
     /// Publishes the core's state for requests over HTTP, if they are served.
     pub(super) publisher: Option<Publisher>,
@@ -39,6 +41,7 @@ enum Late {
     Incoming(Incoming),
     Kept(Kept),
     Spooled(SpoolReport),
+    Powered(PowerReport),
 }
 
 /// An effect of actions on the driver itself.
@@ -57,13 +60,13 @@ enum Kind {
 impl Driver {
     pub(super) fn new(
         core: Core,
-        (keeper, spooler): (Keeper, Spooler),
+        (keeper, spooler, powerer): (Keeper, Spooler, Powerer),
         log: Log,
         publisher: Option<Publisher>,
         tenure: Option<Tenure>,
     ) -> Self {
         let (start, outboxes, late) = (std::time::Instant::now(), HashMap::new(), VecDeque::new());
-        Self { core, start, outboxes, keeper, spooler, log, publisher, tenure, late, pauses: false }
+        Self { core, start, outboxes, keeper, spooler, powerer, log, publisher, tenure, late, pauses: false }
     }
 
     /// Returns true if this manager may act. Each event is handled only if it may act after the event has
@@ -96,6 +99,7 @@ impl Driver {
                 Late::Incoming(incoming) => self.incoming(incoming),
                 Late::Kept(kept) => self.kept(kept),
                 Late::Spooled(report) => self.spooled(report),
+                Late::Powered(report) => self.powered(report),
             }
         }
     }
@@ -160,6 +164,14 @@ impl Driver {
         self.handle(Event::Spool { report: &report });
     }
 
+    /// Handles a report about a power controller.
+    pub(super) fn powered(&mut self, report: PowerReport) {
+        if !self.may_act() {
+            return self.late.push_back(Late::Powered(report));
+        }
+        self.handle(Event::Power { report: &report });
+    }
+
     /// Sends a client the state. The client may be gone.
     fn tell_state(&mut self, conn: ConnId, state: Result<Entries, String>) {
         let messages = match state {
@@ -212,6 +224,7 @@ impl Driver {
                 }
                 Action::Save(record) => self.keeper.save(record),
                 Action::Spool(order) => self.spooler.obey(order),
+                Action::Power(order) => self.powerer.obey(order),
                 Action::Backup { conn } => self.keeper.read(conn),
                 Action::Log(line) => self.log.line(&line),
             }

@@ -16,6 +16,7 @@ mod keeper;
 mod limits;
 mod lobby;
 mod outbox;
+mod power;
 mod reload;
 mod spool;
 mod store;
@@ -36,6 +37,7 @@ use driver::Driver;
 use ha::{Tenure, Term};
 use keeper::{Keeper, Kept};
 use limits::Limits;
+use power::Powerer;
 use proto::VouchingSecret;
 use proto::channel::{ClusterKey, RoleKeys, WrongRole};
 use reload::{Changing, Reloads};
@@ -305,6 +307,7 @@ impl<S: Keep> Daemon<S> {
         let (tell, mut kept) = mpsc::unbounded_channel();
         let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
         let (spooler, mut spooled) = Spooler::new(spool);
+        let (powerer, mut powered) = Powerer::new();
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
         let shared = Shared { keys, core: events.clone(), log: log.clone(), tenure: tenure.clone() };
         let (open, opened) = oneshot::channel::<()>();
@@ -312,7 +315,7 @@ impl<S: Keep> Daemon<S> {
             tokio::spawn(Acceptor::new(listener, door(descriptors, &log), Arc::new(shared)).run(opened));
         let (asks, mut asked) = Asks::new();
         let (publisher, web) = http.map(|http| http.start(&core, asks)).unzip();
-        let mut driver = Driver::new(core, (keeper, spooler), log, publisher, tenure);
+        let mut driver = Driver::new(core, (keeper, spooler, powerer), log, publisher, tenure);
         let mut lost = std::pin::pin!(lost(&term));
         let mut numbers = (ask::FIRST..).map(ConnId);
         let mut tick = interval(TICK);
@@ -337,6 +340,7 @@ impl<S: Keep> Daemon<S> {
                 _ = tick.tick() => driver.tick(&mut incoming),
                 Some(kept) = kept.recv() => driver.kept(kept),
                 Some(report) = spooled.recv() => driver.spooled(report),
+                Some(report) = powered.recv() => driver.powered(report),
                 Some(event) = incoming.recv() => driver.incoming(event),
                 Some(reload) = reloads.next() => renew(&mut driver, web.as_ref(), reload),
                 Some(ask) = asked.recv() => drop(numbers.next().map(|conn| driver.ask(conn, ask, events.clone()))),

@@ -3,12 +3,14 @@
 use super::{DaemonError, Http, Options};
 use crate::core::{Core, SpoolLimits};
 use crate::http::{Tls, Viewers};
+use crate::inventory::Inventory;
 use axum_server::tls_rustls::RustlsConfig;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 /// The rules of the cluster that change while the daemon runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Rules {
     /// True if appliances and processes on hosts may be in one cluster.
     pub trust_hosts: bool,
@@ -16,6 +18,8 @@ pub struct Rules {
     pub recover: bool,
     /// The bounds of the spool.
     pub spool: SpoolLimits,
+    /// The nodes that the operator expects.
+    pub inventory: Arc<Inventory>,
 }
 
 /// New settings, checked as a whole.
@@ -64,7 +68,7 @@ impl Reloads {
     pub(super) async fn next(&mut self) -> Option<Result<Reload, String>> {
         let next = self.incoming.as_mut()?.recv().await;
         if let Some(Ok(Reload { rules, viewers, .. })) = &next {
-            self.last = Some((*rules, viewers.clone()));
+            self.last = Some((rules.clone(), viewers.clone()));
         }
         next
     }
@@ -72,9 +76,11 @@ impl Reloads {
     /// Puts the last settings into the options with which a daemon starts. The files of TLS are read again
     /// then in any case.
     pub(super) fn settle(&self, options: &mut Options) {
-        let Some((Rules { trust_hosts, recover, spool }, viewers)) = self.last.clone() else { return };
+        let Some((rules, viewers)) = self.last.clone() else { return };
+        let Rules { trust_hosts, recover, spool, inventory } = rules;
         let config = &mut options.config;
         (config.trust_hosts, config.recover, config.spool) = (trust_hosts, recover, spool);
+        config.inventory = inventory;
         if let Some(http) = &mut options.http {
             http.viewers = viewers;
         }
@@ -90,8 +96,8 @@ pub(super) struct Changing {
 
 /// Applies new settings.
 pub(super) fn apply(reload: Reload, core: &mut Core, http: Option<&Changing>) {
-    let Reload { rules: Rules { trust_hosts, recover, spool }, viewers, tls } = reload;
-    core.reconfigure(trust_hosts, recover, spool);
+    let Reload { rules: Rules { trust_hosts, recover, spool, inventory }, viewers, tls } = reload;
+    core.reconfigure(trust_hosts, recover, spool, inventory);
     if let Some(http) = http {
         http.viewers.replace(viewers);
         if let (Some(present), Some(new)) = (&http.tls, tls) {

@@ -4,11 +4,13 @@
 use super::App;
 use super::ask::Refused;
 use super::auth::{Caller, Proof, is_own};
-use crate::core::json::{audit_json, datasets_json, job_details_json, jobs_json, rollout_json, users_json};
+use crate::core::json::{
+    audit_json, datasets_json, inventory_json, job_details_json, jobs_json, rollout_json, users_json,
+};
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
-use proto::{FromClient, JobId, PowerAction, Refusal, ToClient, UserRole, printable};
+use proto::{FromClient, JobId, PowerAction, PowerVerb, Refusal, ToClient, UserRole, printable};
 use serde_json::{Value, json};
 
 /// Lets the core handle a request of a caller, if the caller's role suffices.
@@ -88,18 +90,17 @@ fn request(method: &Method, path: &str, query: &str) -> Result<FromClient, Strin
         ("GET", ["jobs", job, "details"]) => FromClient::JobShow { job: number(job)? },
         ("POST", ["jobs", job, "cancel"]) => FromClient::Cancel { job: number(job)? },
         ("POST", ["nodes", node, "power"]) => {
-            let action = match value("action") {
-                Some("off") => PowerAction::Off,
-                Some("reset") => PowerAction::Reset,
-                _ => return Err("want ?action=off or ?action=reset".into()),
-            };
-            FromClient::Power { node: (*node).into(), action }
+            power(node, value("action").unwrap_or_default(), value("bmc") == Some("yes"))?
         }
         ("POST", ["nodes", node, "drain"]) => {
             let reason = value("reason").unwrap_or_default();
             let reason = percent_encoding::percent_decode_str(reason).decode_utf8_lossy().into_owned();
             let force = value("force") == Some("yes");
             FromClient::Drain { node: (*node).into(), reason, deadline_ms: None, force }
+        }
+        ("GET", ["inventory"]) => {
+            let after = percent_encoding::percent_decode_str(value("after").unwrap_or_default());
+            FromClient::Inventory { after: after.decode_utf8_lossy().into_owned() }
         }
         ("DELETE", ["nodes", node, "drain"]) => FromClient::Undrain { node: (*node).into() },
         ("POST", ["rollout", "stop"]) => FromClient::RolloutStop,
@@ -120,6 +121,22 @@ fn request(method: &Method, path: &str, query: &str) -> Result<FromClient, Strin
         _ => return Err("there is no such request".into()),
     };
     Ok(request)
+}
+
+/// Returns the request that changes or shows the power of a machine: by its node, unless `by_bmc`, or if only
+/// its power controller can do it.
+fn power(node: &str, action: &str, by_bmc: bool) -> Result<FromClient, String> {
+    let node = node.to_owned();
+    let by_node = match action {
+        "off" => Some(PowerAction::Off),
+        "reset" => Some(PowerAction::Reset),
+        _ => None,
+    };
+    match (by_node, PowerVerb::ALL.into_iter().find(|verb| verb.word() == action)) {
+        (Some(action), _) if !by_bmc => Ok(FromClient::Power { node, action }),
+        (_, Some(verb)) => Ok(FromClient::Bmc { node, verb, force: by_bmc }),
+        _ => Err("want ?action=on, off, cycle or status, or reset without bmc=yes".into()),
+    }
 }
 
 fn number(job: &str) -> Result<JobId, String> {
@@ -145,6 +162,11 @@ fn answer(answers: Vec<ToClient>) -> Response {
                 value["more"] = more.into();
             }
             ToClient::JobShown(details) => value = job_details_json(&details),
+            ToClient::Powered { on } => value = json!({ "power": if on { "on" } else { "off" } }),
+            ToClient::Inventory { nodes, more } => {
+                value = inventory_json(&nodes);
+                value["more"] = more.into();
+            }
             ToClient::NodeChanged { standing } => value = json!({ "state": standing.word() }),
             ToClient::Rollout(status) => value = rollout_json(status.as_ref()),
             ToClient::Cancelled { job } => value = json!({ "job": job.0, "cancelled": true }),

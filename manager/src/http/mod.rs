@@ -118,6 +118,7 @@ fn router(app: App) -> Router {
         .route("/api/v1/jobs/{job}/details", get(actions::by_program))
         .route("/api/v1/jobs/{job}/cancel", post(actions::by_program))
         .route("/api/v1/nodes/{name}/power", post(actions::by_program))
+        .route("/api/v1/inventory", get(actions::by_program))
         .route("/api/v1/datasets", get(actions::by_program))
         .route("/api/v1/datasets/{name}", delete(actions::by_program))
         .route("/api/v1/shutdown", post(actions::by_program))

@@ -1,5 +1,6 @@
 //! The inventory: the nodes of `cluster.toml`, which the PXE service boots.
 
+use crate::inventory::parse_mac;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -91,17 +92,6 @@ struct NodeEntry {
     arguments: String,
 }
 
-/// Parses six bytes in hexadecimal digits, separated by colons.
-pub(super) fn mac(text: &str) -> Option<MacAddr> {
-    let mut bytes = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut bytes {
-        let part = parts.next().filter(|part| part.len() == 2)?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
-    }
-    parts.next().is_none().then_some(MacAddr(bytes))
-}
-
 impl Inventory {
     /// Reads the file. Paths in it are relative to its directory.
     pub(super) fn read(path: &Path) -> Result<Self, InventoryError> {
@@ -140,8 +130,8 @@ fn node(entry: NodeEntry, image: Option<&Path>, base: &Path) -> Result<Node, Str
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         return Err("want a name of letters, digits, `-`, `_` and `.`".into());
     }
-    let mac =
-        mac(&address).ok_or_else(|| format!("mac = {address}: want an address like 52:54:00:12:34:56"))?;
+    let mac = parse_mac(&address)
+        .ok_or_else(|| format!("mac = {address}: want an address like 52:54:00:12:34:56"))?;
     let image = own.as_deref().or(image).ok_or("no `image`, here or for all nodes")?;
     if arguments.len() > LONGEST_ARGUMENTS || !arguments.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         return Err(format!("want `arguments` of at most {LONGEST_ARGUMENTS} printable characters"));

@@ -1,6 +1,6 @@
 //! The Ethernet addresses of hosts that ask by IP, from the table of ARP.
 
-use super::inventory::mac;
+use crate::inventory::parse_mac;
 use std::net::Ipv4Addr;
 use verbs::MacAddr;
 
@@ -21,7 +21,7 @@ fn find(table: &str, host: Ipv4Addr, interface: &str) -> Option<MacAddr> {
         let [ip, _, flags, address, _, device] = words[..] else { return None };
         let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok()?;
         let is_wanted = ip.parse() == Ok(host) && device == interface && flags & COMPLETE != 0;
-        if is_wanted { mac(address) } else { None }
+        if is_wanted { parse_mac(address) } else { None }
     })
 }
 

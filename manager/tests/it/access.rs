@@ -14,7 +14,7 @@ const PASSWORD: &str = "only-looks-around";
 const HTTP: &str = include_str!("../../../docs/reference/http.md");
 
 /// The arguments of each command in the matrix. The commands are refused or fail, but for those that list.
-const EXAMPLES: [(&str, &str); 33] = [
+const EXAMPLES: [(&str, &str); 34] = [
     ("job submit", "--app nothing --output OUT"),
     ("job ls", ""),
     ("job show", "77"),
@@ -29,6 +29,7 @@ const EXAMPLES: [(&str, &str); 33] = [
     ("node reboot", "nobody"),
     ("node power", "off nobody"),
     ("node boot", "nobody FILE"),
+    ("node inventory", ""),
     ("image add", "FILE"),
     ("image ls", ""),
     ("image rm", "00"),
@@ -54,7 +55,7 @@ const EXAMPLES: [(&str, &str); 33] = [
 /// `None` if there is none.
 type Over = Option<(&'static str, &'static str)>;
 
-const OVER_HTTP: [(&str, Over); 33] = [
+const OVER_HTTP: [(&str, Over); 34] = [
     // A job streams, and ends with its connection.
     ("job submit", None),
     ("job ls", Some(("/api/v1/queue?after=JOB", "/api/v1/queue"))),
@@ -77,6 +78,7 @@ const OVER_HTTP: [(&str, Over); 33] = [
         "node drain",
         Some(("POST /api/v1/nodes/NAME/drain?reason=TEXT", "/api/v1/nodes/nobody/drain?reason=a%20fan")),
     ),
+    ("node inventory", Some(("/api/v1/inventory?after=NAME", "/api/v1/inventory"))),
     ("node undrain", Some(("DELETE /api/v1/nodes/NAME/drain", "/api/v1/nodes/nobody/drain"))),
     // It waits until the node has joined again.
     ("node reboot", None),

@@ -52,6 +52,52 @@ fn a_mistake_is_named_with_file_line_and_key() {
         ("[jobs]\njob_bytes = '9GB'\nspool_bytes = '8GB'\n", "2: job_bytes: it is more than spool_bytes"),
         ("[jobs]\nretention = { age = 'ever' }\n", "2: age: ever is no time: want one as in 90s, 12h or 7d"),
         ("[jobs]\nretention = { bytes = '-1B' }\n", "2: bytes: -1B is no number of bytes"),
+        ("[[nodes]]\nnaem = 'a'\n", "2: unknown key naem; is it name?"),
+        ("[[nodes]]\nname = 'a b'\n", "2: name: want at most 64 letters, digits,"),
+        ("[[nodes]]\nname = 'a'\n[[nodes]]\nname = 'a'\n", "4: name: there are two nodes a"),
+        ("[[nodes]]\nname = 'a'\nmac = '52:54'\n", "3: mac: 52:54 is no address like 52:54:00:12:34:56"),
+        ("[[nodes]]\nname = 'a'\ncpus = 0\n", "3: cpus: want 1 or more"),
+        ("[[nodes]]\nname = 'a'\nmemory = 'much'\n", "3: memory: much is no number of bytes"),
+        ("[[nodes]]\nname = 'a'\nkernel = '5f'\n", "3: kernel: want the 64 digits of a SHA-256"),
+        ("[[nodes]]\nname = 'a'\nbmc = { kind = 'ipm' }\n", "3: bmc: unknown variant `ipm`, expected one of"),
+        ("[[nodes]]\nname = 'a'\nbmc = { kind = 'command' }\n", "3: bmc: it lacks program"),
+        ("[[nodes]]\nname = 'a'\nbmc = { kind = 'command', program = 'none' }\n", "3: program: "),
+        (
+            "[[nodes]]\nname = 'a'\nbmc = { kind = 'command', program = 'short', user = 'u' }\n",
+            "3: user: a BMC of kind command has no such key",
+        ),
+        (
+            "[[nodes]]\nname = 'a'\n[nodes.bmc]\nkind = 'ipmi'\naddress = 'h:0'\n",
+            "5: address: h:0 is no HOST or HOST:PORT",
+        ),
+        (
+            "[[nodes]]\nname = 'a'\n[nodes.bmc]\nkind = 'ipmi'\naddress = 'h'\nuser = 'u'\npassword_file = 'open'\n",
+            "7: password_file: the file of the password ",
+        ),
+        (
+            "[[nodes]]\nname = 'a'\n[nodes.bmc]\nkind = 'ipmi'\naddress = 'h'\nuser = 'u'\npassword = 'p'\n",
+            "7: unknown key password; is it password_file?",
+        ),
+        (
+            "[[nodes]]\nname = 'a'\nbmc = { kind = 'redfish', address = 'h' }\n",
+            "3: address: want https://HOST or https://HOST:PORT",
+        ),
+        (
+            "[[nodes]]\nname = 'a'\nbmc = { kind = 'redfish', address = 'http://h' }\n",
+            "3: bmc: http shows the password to everyone on the way",
+        ),
+        (
+            "[[nodes]]\nname = 'a'\nbmc = { kind = 'redfish', address = 'https://h' }\n",
+            "3: bmc: https needs one of ca, certificate and `insecure = true`",
+        ),
+        (
+            "[[nodes]]\nname = 'a'\nbmc = { kind = 'redfish', address = 'https://h', ca = 'short' }\n",
+            "3: ca: ",
+        ),
+        (
+            "[[nodes]]\nname = 'a'\nbmc = { kind = 'command', program = 'short', timeout = 51 }\n",
+            "3: timeout: want a number from 1 to 50",
+        ),
     ];
     for (text, wanted) in cases {
         let file = directory.file("m.toml", text.as_bytes());

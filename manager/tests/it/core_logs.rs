@@ -3,6 +3,7 @@
 use crate::support::{Harness, request};
 use manager::core::{Config, ConnId, Event, SpoolFile, SpoolLimits};
 use proto::*;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn harness() -> Harness {
@@ -188,7 +189,12 @@ fn a_log_is_kept_as_long_as_the_output() {
     done(&mut h, a, job);
     h.pass(seconds(4));
     assert!(h.spool.files.contains_key(&SpoolFile::log(job)));
-    h.core.reconfigure(false, false, SpoolLimits { keep: seconds(1), ..SpoolLimits::default() });
+    h.core.reconfigure(
+        false,
+        false,
+        SpoolLimits { keep: seconds(1), ..SpoolLimits::default() },
+        Arc::default(),
+    );
     h.event(Event::Tick);
     assert!(!h.spool.files.contains_key(&SpoolFile::log(job)));
     assert!(

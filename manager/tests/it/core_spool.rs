@@ -3,6 +3,7 @@
 use crate::support::{Harness, request};
 use manager::core::{Config, ConnId, MemorySpool, SpoolFile, SpoolLimits};
 use proto::*;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn config(spool: SpoolLimits) -> Config {
@@ -290,7 +291,7 @@ fn outputs_are_kept_for_a_time_and_up_to_a_length() {
     // New bounds count at once.
     let third = ran(&mut h, node, &[7; 60]);
     assert!(!gone(&mut h, third));
-    h.core.reconfigure(false, false, SpoolLimits { keep_bytes: 59, ..limits });
+    h.core.reconfigure(false, false, SpoolLimits { keep_bytes: 59, ..limits }, Arc::default());
     h.event(manager::core::Event::Tick);
     assert!(gone(&mut h, third));
 }

@@ -1,14 +1,15 @@
 //! `ferrolite node`: lists nodes, and changes their states, power and images.
 
 mod drain;
+mod inventory;
+mod power;
 mod shown;
 
 use super::args::{ManagerArgs, count, seconds};
 use super::shell;
 use super::shown::{List, ListArgs};
 use anyhow::{Result, anyhow};
-use clap::{Args, Subcommand, ValueEnum};
-use proto::PowerAction;
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,9 +27,13 @@ pub(super) enum Verb {
     Undrain(drain::UndrainArgs),
     /// Resets the machine of a node, which leaves the cluster first. Returns once the node has joined again.
     Reboot(drain::RebootArgs),
-    /// Turns the machine of a node off, or resets it. The node leaves the cluster first. Returns once it has
-    /// left.
-    Power(PowerArgs),
+    /// Turns the machine of a node on, off, or off and on, resets it, or shows if it is on. A node that
+    /// answers leaves the cluster first, and its machine obeys. The BMC that the inventory names does the
+    /// rest: it turns on, shows, and reaches a node that does not answer.
+    Power(power::PowerArgs),
+    /// Shows the inventory of the manager's file against the nodes that are there: those that are absent,
+    /// those that it does not list, and those that differ.
+    Inventory(inventory::InventoryArgs),
     /// Boots another image on the machine of a node, in place: without its firmware, and with the command
     /// line, settings and key that the node has. The node checks the image, and leaves the cluster first.
     /// Returns once it has left.
@@ -43,7 +48,8 @@ impl Verb {
             Self::Drain(args) => drain::drain(&args),
             Self::Undrain(args) => drain::undrain(&args),
             Self::Reboot(args) => drain::reboot(&args),
-            Self::Power(args) => power(&args),
+            Self::Power(args) => power::power(&args),
+            Self::Inventory(args) => inventory::inventory(&args),
             Self::Boot(args) => boot(&args),
         }
     }
@@ -92,25 +98,6 @@ fn show(args: &ShowArgs) -> Result<()> {
     })
 }
 
-/// A change of a machine's power, as it is written on the command line.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ActionWord {
-    Off,
-    Reset,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct PowerArgs {
-    #[command(flatten)]
-    manager: ManagerArgs,
-    /// The change of its power.
-    #[arg(value_enum)]
-    action: ActionWord,
-    /// The name of the node (see `node ls`).
-    #[arg(add = shell::nodes())]
-    node: String,
-}
-
 #[derive(Debug, Args)]
 pub(super) struct BootArgs {
     #[command(flatten)]
@@ -120,14 +107,6 @@ pub(super) struct BootArgs {
     node: String,
     /// The image: a file of `cargo xtask image --format elf`.
     file: PathBuf,
-}
-
-fn power(args: &PowerArgs) -> Result<()> {
-    let action = match args.action {
-        ActionWord::Off => PowerAction::Off,
-        ActionWord::Reset => PowerAction::Reset,
-    };
-    Ok(args.manager.connect()?.power(&args.node, action)?)
 }
 
 fn boot(args: &BootArgs) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The core on a virtual clock. A test holds the other ends of its connections.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use manager::core::{Action, Config, ConnId, Core, Event, MemorySpool, Message, Record, Saved};
+use manager::core::{Action, Config, ConnId, Core, Event, MemorySpool, Message, PowerOrder, Record, Saved};
 use platform::{Instant, IoAddr};
 use proto::channel::MAX_MESSAGE;
 use proto::*;
@@ -25,6 +25,8 @@ pub(crate) struct Harness {
     pub log: Vec<String>,
     /// The files of the spool. Orders are obeyed at once.
     pub spool: MemorySpool,
+    /// The orders to power controllers.
+    pub powers: Vec<PowerOrder>,
     /// True if messages are handed to the network at once.
     pub prompt: bool,
     /// True if records are on the disk at once.
@@ -49,6 +51,7 @@ impl Harness {
             saved: Vec::new(),
             log: Vec::new(),
             spool: MemorySpool::default(),
+            powers: Vec::new(),
             prompt: true,
             saves: true,
             next: 0,
@@ -133,6 +136,7 @@ impl Harness {
                     self.saved.push(record);
                 }
                 Action::Spool(order) => reports.extend(self.spool.obey(order)),
+                Action::Power(order) => self.powers.push(order),
                 Action::Backup { .. } => {}
                 Action::Log(line) => {
                     assert!(!line.contains('\n'));

@@ -268,7 +268,7 @@ impl World {
                 self.unsaved.push_back(record);
             }
             Action::Spool(order) => self.spooled.extend(self.spool.obey(order)),
-            Action::Backup { .. } => {}
+            Action::Backup { .. } | Action::Power(_) => {}
             Action::Log(line) => assert!(proto::is_printable(&line), "{line:?}"),
         }
     }
@@ -529,6 +529,8 @@ impl World {
             | ToClient::Users(_)
             | ToClient::UserChanged
             | ToClient::Audit { .. }
+            | ToClient::Powered { .. }
+            | ToClient::Inventory { .. }
             | ToClient::Support { .. }
             | ToClient::Backup { .. } => {}
             ToClient::Queued { .. } => {

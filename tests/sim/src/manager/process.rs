@@ -145,7 +145,7 @@ impl Process {
             Action::Send { conn, message } => Self::send(now, conn, &message, around),
             Action::Close { conn } => around.network.send(now, conn, Direction::FromManager, Item::End),
             // No client of the simulation submits a job that needs the spool.
-            Action::Spool(_) | Action::Backup { .. } => {}
+            Action::Spool(_) | Action::Power(_) | Action::Backup { .. } => {}
             Action::Log(line) => around.log.push(line),
             Action::Save(record) => {
                 around.ledger.submits(&record);
