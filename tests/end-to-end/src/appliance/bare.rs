@@ -68,6 +68,11 @@ impl Bare {
         Ok(bare)
     }
 
+    /// Returns the number of QEMU's process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Executes a QMP command and returns its result.
     pub(crate) fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });

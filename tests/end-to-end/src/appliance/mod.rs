@@ -12,6 +12,7 @@ mod orders;
 pub(crate) mod patience;
 pub(crate) mod perftest;
 mod place;
+mod power;
 mod rollout;
 mod screen;
 pub(crate) mod screens;
