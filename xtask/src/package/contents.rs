@@ -48,6 +48,7 @@ pub(super) const PACKAGES: [Package; 3] = [
             file(Source::Package("ferrolite-pxe.service"), "usr/lib/systemd/system/ferrolite-pxe.service"),
             file(Source::Package("ferrolite.sysusers"), "usr/lib/sysusers.d/ferrolite.conf"),
             file(Source::Package("ferrolite-manager.default"), "etc/default/ferrolite-manager"),
+            file(Source::Package("manager.toml"), "etc/ferrolite/manager.toml"),
             file(Source::Package("ferrolite-pxe.default"), "etc/default/ferrolite-pxe"),
             file(Source::BootFile("ferrolite.elf"), "usr/lib/ferrolite/ferrolite.elf"),
             file(Source::BootFile("ferrolite.efi"), "usr/lib/ferrolite/ferrolite.efi"),

@@ -183,10 +183,10 @@ impl Candidate {
         };
         let settled = async {
             while let Some(reload) = reloads.next().await {
-                log.line(match reload {
-                    Ok(_) => "has read its settings again",
-                    Err(_) => "keeps its settings, because the new ones are wrong",
-                });
+                match reload {
+                    Ok(_) => log.line("has read its settings again"),
+                    Err(reason) => log.line(&format!("keeps its settings: {reason}")),
+                }
             }
             std::future::pending::<()>().await;
         };

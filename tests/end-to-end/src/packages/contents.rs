@@ -12,6 +12,7 @@ use std::process::Command;
 const FILES: [&[&str]; 3] = [
     &[
         "etc/default/ferrolite-manager",
+        "etc/ferrolite/manager.toml",
         "usr/bin/ferrolite",
         "usr/bin/ferrolite-manager",
         "usr/lib/ferrolite/ferrolite.efi",
@@ -55,6 +56,7 @@ pub(super) fn check(log: &Path) -> Result<()> {
         check_scripts(&tree, log)?;
         check_libraries(&tree, log).with_context(|| format!("{name}"))?;
         check_units(&tree)?;
+        check_settings(&tree, log)?;
     }
     Ok(())
 }
@@ -98,6 +100,16 @@ fn check_libraries(tree: &Path, log: &Path) -> Result<()> {
             ensure!(depends.contains(owner), "{} needs {library} of {owner}", program.display());
         }
         tool::run_ok(Command::new(&program).arg("--version"), log, LIMIT)?;
+    }
+    Ok(())
+}
+
+/// Fails unless the manager takes the file of its settings, if the package has one.
+fn check_settings(tree: &Path, log: &Path) -> Result<()> {
+    let file = tree.join("etc/ferrolite/manager.toml");
+    if file.exists() {
+        let mut check = Command::new(tree.join("usr/bin/ferrolite"));
+        tool::run_ok(check.args(["config", "check"]).arg(file), log, LIMIT)?;
     }
     Ok(())
 }

@@ -20,6 +20,8 @@ const UNITS: [(&str, u64); 3] =
 const EXPOSURE: u32 = 25;
 /// The cluster key of the manager's unit.
 const KEY: &str = "/var/lib/ferrolite/cluster.key";
+/// The settings of the manager's unit.
+const SETTINGS: &str = "/etc/ferrolite/manager.toml";
 /// The client's options, as root uses them.
 const CLIENT: &str = "--key-file /var/lib/ferrolite/cluster.key";
 
@@ -49,6 +51,7 @@ pub(super) fn check(system: &System, log: &Path) -> Result<()> {
     machine.same_members(&before, "a restart of the manager")?;
     machine.run("systemctl kill --signal=KILL ferrolite-manager && sleep 2")?;
     machine.same_members(&before, "a death of the manager")?;
+    machine.reloads()?;
     let key = machine.run(&format!("sha256sum {KEY}"))?;
     machine.install("later", &["ferrolite"])?;
     machine.same_members(&before, "an upgrade of the manager")?;
@@ -168,6 +171,26 @@ impl Machine {
         ))?;
         ensure!(counted == "b\t2\na\t1\n", "the words are {counted}");
         Ok(())
+    }
+
+    /// Fails unless a reload applies the file of settings without a restart, and refuses a wrong one whole.
+    fn reloads(&mut self) -> Result<()> {
+        let pid = "systemctl show -p MainPID --value ferrolite-manager";
+        let before = self.run(pid)?;
+        for (line, answer) in
+            [("recover = true", "read its settings again"), ("recover = 1", "manager.toml:")]
+        {
+            self.run(&format!(
+                "cp {SETTINGS} /root/settings && echo '{line}' >>{SETTINGS} && systemctl reload ferrolite-manager
+                for i in $(seq 100); do
+                    journalctl -u ferrolite-manager --no-pager -n 5 | grep -q '{answer}' && break; sleep 0.1
+                done
+                cp /root/settings {SETTINGS}
+                journalctl -u ferrolite-manager --no-pager -n 5 | grep '{answer}'"
+            ))?;
+        }
+        ensure!(self.run(pid)? == before, "a reload restarts the manager");
+        self.run("systemctl reload ferrolite-manager").map(drop)
     }
 
     /// Returns the members: name, id, incarnation, boot id and state.
