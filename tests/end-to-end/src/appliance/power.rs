@@ -237,7 +237,6 @@ fn inventory(port: u16, silent: u16) -> String {
 /// A machine that hangs is turned off and on, and its node joins again. A controller that does not answer
 /// delays nothing, and a wrong password is told as that.
 fn by_ipmi(packages: &Packages, log: &Path) -> Result<()> {
-    let watch = Watch::start();
     let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
     let (dir, port) = (dir.path(), free_port()?);
     let silent = UdpSocket::bind("127.0.0.1:0")?;
@@ -260,6 +259,8 @@ fn by_ipmi(packages: &Packages, log: &Path) -> Result<()> {
     let console = log.with_extension("node0.log");
     let start =
         move || Bare::start(&Lab::get()?.qemu, &machine, &["-append", &append, "-fw_cfg", &key], &console);
+    // All programs are built.
+    let watch = Watch::start();
     let board = Board::new(dir, start)?;
     let _simulator = simulator(packages, dir, port, log)?;
 
