@@ -57,7 +57,8 @@ use serde::{Deserialize, Serialize};
 /// Messages of a released version never change: new ones are new variants at the end of an enumeration.
 pub const PROTOCOL_VERSION: u16 = 10;
 
-/// The oldest version that a manager of this version serves: that of the former release, 0.1.0.
+/// The oldest version that a manager of this version serves. It is at most that of the newest release
+/// (`releases.toml`).
 pub const OLDEST_VERSION: u16 = 9;
 
 /// The beginning of the reason with which a manager refuses a version that it does not speak.

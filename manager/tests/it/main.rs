@@ -33,6 +33,7 @@ mod http;
 mod many;
 mod power;
 mod queues;
+mod release;
 mod resume;
 mod roles;
 mod scale;

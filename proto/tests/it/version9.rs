@@ -1,6 +1,6 @@
-//! The bytes of each message of version 9, the former release's: `version9.txt` was written by the code of
-//! that release (commit 77dacba6), with the messages below. A node or manager of that release understands
-//! this one only as long as these bytes stay.
+//! The bytes of each message of version 9, from before the first release: `version9.txt` was written by the
+//! code of that version (commit 77dacba6), with the messages below. A node or manager of that version
+//! understands this one only as long as these bytes stay. The tests of `manager` have those of releases.
 use proto::*;
 use verbs::{Gid, LinkKind, MacAddr, MemoryKey, PathMtu, QpNum, RemoteKey};
 
