@@ -13,6 +13,7 @@ mod users;
 pub use connection::{Connection, Receiving, Sending, addresses};
 pub use files::{Inputs, Output};
 pub use node::Drain;
+pub(crate) use spooled::no_output;
 pub use submit::{Job, Outcome, Update};
 
 use crate::backup::Backup;

@@ -2,7 +2,7 @@
 
 use super::submit::PIECE;
 use super::{Client, ClientError, Inputs, Job, REPLY_TIMEOUT, Update};
-use proto::{FromClient, JobDetails, JobEnd, JobId, JobState, Refusal, Terms, ToClient};
+use proto::{FromClient, JobDetails, JobEnd, JobId, JobState, Reason, Refusal, Terms, ToClient};
 use std::time::Duration;
 
 /// The time that the manager has to put the whole input on its disk after the last byte.
@@ -11,15 +11,18 @@ const STORE: Duration = Duration::from_secs(600);
 /// The interval at which a log is read that is followed.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Returns the error for a job whose output the manager does not have.
-fn no_output(details: &JobDetails) -> ClientError {
+/// Returns the reason for which the manager does not have the output of a job.
+pub(crate) fn no_output(details: &JobDetails) -> Reason {
     let why = if details.info.expired && details.info.output_bytes.is_some() {
         "is not kept any longer"
     } else {
         "is not kept by the manager"
     };
-    let reason = format!("the output of job {} {why}", details.info.job.0);
-    ClientError::refused(Refusal::NotFound, &reason)
+    format!("the output of job {} {why}", details.info.job.0)
+}
+
+fn not_found(reason: &str) -> ClientError {
+    ClientError::refused(Refusal::NotFound, reason)
 }
 
 impl Client {
@@ -61,7 +64,7 @@ impl Client {
         match self.ask(&FromClient::JobOutput { job, offset: u64::MAX }, REPLY_TIMEOUT)? {
             ToClient::JobOutput { .. } => Ok(()),
             ToClient::JobShown(details) => match details.info.state {
-                JobState::Ended(JobEnd::Done { .. }) => Err(no_output(&details)),
+                JobState::Ended(JobEnd::Done { .. }) => Err(not_found(&no_output(&details))),
                 _ => Ok(()),
             },
             _ => Err(ClientError::Unexpected),
@@ -85,7 +88,7 @@ impl Client {
                         return Ok(());
                     }
                 }
-                ToClient::JobShown(details) => return Err(no_output(&details)),
+                ToClient::JobShown(details) => return Err(not_found(&no_output(&details))),
                 _ => return Err(ClientError::Unexpected),
             }
         }
@@ -114,8 +117,7 @@ impl Client {
                     }
                 }
                 Ok(ToClient::JobShown(_)) => {
-                    let reason = format!("the log of job {} is not kept any longer", job.0);
-                    return Err(ClientError::refused(Refusal::NotFound, &reason));
+                    return Err(not_found(&format!("the log of job {} is not kept any longer", job.0)));
                 }
                 Ok(_) => return Err(ClientError::Unexpected),
                 Err(ClientError::Lost(_)) if follow => self.connect_again()?,

@@ -48,6 +48,8 @@ pub struct Timeline {
     pub app: String,
     /// The user whose job it is; empty for a holder of the cluster's key for clients.
     pub owner: String,
+    /// True if the manager is given the output to keep.
+    pub keeps_output: bool,
     /// The phases, each with its start.
     pub phases: Vec<(JobPhase, Instant)>,
     /// The nodes' parts, by number of the node.
@@ -100,6 +102,7 @@ impl Core {
                     job: status.job,
                     app: status.app.clone(),
                     owner: self.owner(status.job).unwrap_or_default().to_owned(),
+                    keeps_output: self.keeps_output(status.job),
                     phases: Vec::new(),
                     parts: parts.collect(),
                     ended: None,

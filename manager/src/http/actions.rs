@@ -14,14 +14,15 @@ use proto::{FromClient, JobId, PowerAction, PowerVerb, Refusal, ToClient, UserRo
 use serde_json::{Value, json};
 
 /// Lets the core handle a request of a caller, if the caller's role suffices.
-async fn act(app: &App, caller: &Caller, request: FromClient) -> Result<Vec<ToClient>, Refused> {
+pub(super) async fn act(app: &App, caller: &Caller, request: FromClient) -> Result<Vec<ToClient>, Refused> {
     match caller.objection(&request) {
         Some(reason) => Err(Refused { kind: Some(Refusal::Denied), reason }),
         None => app.asks.ask(caller.peer.clone(), caller.identity.user(), request).await,
     }
 }
 
-const fn status(refused: &Refused) -> StatusCode {
+/// Returns the status of a response that refuses.
+pub(super) const fn status(refused: &Refused) -> StatusCode {
     match refused.kind {
         Some(Refusal::Denied) => StatusCode::FORBIDDEN,
         Some(Refusal::NotFound) => StatusCode::NOT_FOUND,

@@ -135,6 +135,12 @@ impl Caller {
         self.role >= needed
     }
 
+    /// Returns true if the caller may have the output of a job of `owner`.
+    pub(super) fn may_fetch(&self, job: JobId, owner: &str) -> bool {
+        let needed = rule(&FromClient::JobOutput { job, offset: 0 }).needed(|_| self.owns(owner));
+        self.role >= needed
+    }
+
     fn owns(&self, owner: &str) -> bool {
         match self.identity {
             Identity::User(_) => self.name == owner,

@@ -7,6 +7,7 @@ mod actions;
 mod api;
 mod ask;
 mod auth;
+mod downloads;
 mod format;
 mod gate;
 mod live;
@@ -116,6 +117,8 @@ fn router(app: App) -> Router {
         .route("/api/v1/jobs/{job}", get(api::job))
         .route("/api/v1/queue", get(actions::by_program))
         .route("/api/v1/jobs/{job}/details", get(actions::by_program))
+        .route("/api/v1/jobs/{job}/output", get(downloads::output))
+        .route("/api/v1/jobs/{job}/log", get(downloads::log))
         .route("/api/v1/jobs/{job}/cancel", post(actions::by_program))
         .route("/api/v1/nodes/{name}/power", post(actions::by_program))
         .route("/api/v1/inventory", get(actions::by_program))

@@ -62,9 +62,8 @@ const OVER_HTTP: [(&str, Over); 34] = [
     ("job show", Some(("/api/v1/jobs/JOB/details", "/api/v1/jobs/77/details"))),
     // A request is shorter than a wait.
     ("job wait", None),
-    // An output or a log is longer than an answer may be.
-    ("job output", None),
-    ("job logs", None),
+    ("job output", Some(("/api/v1/jobs/JOB/output", "/api/v1/jobs/77/output"))),
+    ("job logs", Some(("/api/v1/jobs/JOB/log", "/api/v1/jobs/77/log"))),
     ("job cancel", Some(("POST /api/v1/jobs/JOB/cancel", "/api/v1/jobs/77/cancel"))),
     ("node ls", Some(("/api/v1/nodes", "/api/v1/nodes"))),
     (

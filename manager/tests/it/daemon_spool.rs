@@ -1,7 +1,10 @@
 //! Jobs without a client and the real daemon: the command line, a disk that is full, and retention.
 
 use crate::daemon::{BINARY, Daemon, Directory, echo_node, error_line};
+use crate::web::ask;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -50,6 +53,59 @@ fn the_output_of_a_detached_job_is_fetched_later() {
     assert_eq!(shown["expired"], false);
     assert_eq!(spool(&directory), [format!("{number:0>20}.output")]);
     assert_eq!(job(&daemon, &["output", "77"]).status.code(), Some(5));
+}
+
+/// Returns the memory of a process that is in use, in bytes.
+fn resident(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn an_output_is_a_download_in_bounded_memory() {
+    let directory = Directory::new("spool-http");
+    let port = directory.join("http");
+    let daemon =
+        Daemon::start(&directory, &["--http", "127.0.0.1:0", "--http-port-file", port.to_str().unwrap()]);
+    let http: SocketAddr = fs::read_to_string(&port).unwrap().trim().parse().unwrap();
+    let bearer = fs::read_to_string(&daemon.key_file).unwrap();
+    let bearer = format!("Authorization: Bearer {}\r\n", bearer.trim());
+    let bytes: Vec<u8> =
+        (0..32 << 20).map(|n: u32| if n % 64 == 63 { b'\n' } else { n as u8 | 128 }).collect();
+    let input = directory.file("in", &bytes);
+    let _node = echo_node(&daemon, "a");
+    daemon.client().wait_nodes(1, Duration::from_secs(10)).unwrap();
+    let number = submit(&daemon, &input);
+    said(&job(&daemon, &["wait", &number]));
+    let before = resident(daemon.child.id());
+    let path = format!("/api/v1/jobs/{number}/output");
+    let mut stream = TcpStream::connect(http).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n{bearer}\r\n").unwrap();
+    let (mut seen, mut most, mut piece) = (Vec::new(), before, vec![0; 1 << 20]);
+    loop {
+        let count = stream.read(&mut piece).unwrap();
+        if count == 0 {
+            break;
+        }
+        seen.extend_from_slice(&piece[..count]);
+        most = most.max(resident(daemon.child.id()));
+    }
+    assert!(seen.ends_with(&bytes));
+    let head = String::from_utf8(seen[..seen.len() - bytes.len()].to_vec()).unwrap().to_lowercase();
+    for line in [
+        "http/1.1 200 ok".to_owned(),
+        format!("content-length: {}", bytes.len()),
+        "content-type: application/octet-stream".to_owned(),
+        format!("content-disposition: attachment; filename=\"job-{number}.output\""),
+    ] {
+        assert!(head.lines().any(|other| other == line), "no {line} in {head}");
+    }
+    assert!(most - before < 8 << 20, "{} bytes more for {}", most - before, bytes.len());
+    let missing = ask(http, "GET", "/api/v1/jobs/77/output", &bearer, "");
+    assert_eq!((missing.status, &missing.body[..]), (404, "there is no job 77\n"));
+    assert_eq!(ask(http, "GET", &path, "", "").status, 401);
 }
 
 #[test]

@@ -222,6 +222,51 @@ fn the_queue_is_shown_with_its_reasons() {
 }
 
 #[test]
+fn the_files_of_a_job_are_links_on_its_page() {
+    let service = Service::start("http-files");
+    let mut node = service.node("a", 1, &[]);
+    let mut client = Connection::open(&service.manager, &service.key, Role::Client).unwrap();
+    client.sending.send(&Hello::Client { version: PROTOCOL_VERSION }).unwrap();
+    let (request, terms) =
+        (crate::support::request(1, &[]), Terms { wait: true, detach: true, ..Terms::default() });
+    client.sending.send(&FromClient::SubmitOn { request, terms }).unwrap();
+    while !matches!(node.receiving.receive(Some(LIMIT)), Ok(ToNode::JobStart(_))) {}
+    node.sending.send(&ToManager::JobAccepted { job: JobId(1) }).unwrap();
+    while !matches!(node.receiving.receive(Some(LIMIT)), Ok(ToNode::JobInputEnd { .. })) {}
+    let (viewer, admin) = (service.login(PASSWORD), service.login(&service.secret()));
+    let (output, log) = ("/api/v1/jobs/1/output", "/api/v1/jobs/1/log");
+    let page = service.wait("/jobs/1", &admin, |page| page.contains(&format!("{output}?now=true")));
+    assert!(page.contains(log), "{page}");
+    let page = service.wait("/jobs/1", &viewer, |page| page.contains(log));
+    assert!(!page.contains(output), "{page}");
+    let refused = service.get(output, &admin);
+    let why = "job 1 is running; ?now=true has the output so far\n";
+    assert_eq!((refused.status, &refused.body[..]), (409, why));
+    assert_eq!(service.get(output, &viewer).status, 403);
+    let bytes = vec![0, 255, b'\n'];
+    node.sending.send(&ToManager::Log { lines: b"I 9000000 lite: <b>up</b>\n".to_vec() }).unwrap();
+    node.sending.send(&ToManager::JobOutput { job: JobId(1), offset: 0, bytes: bytes.clone() }).unwrap();
+    while !matches!(node.receiving.receive(Some(LIMIT)), Ok(ToNode::JobOutputAck { bytes: 3, .. })) {}
+    assert_eq!(service.get(&format!("{output}?now=true"), &admin).bytes, bytes);
+    node.sending.send(&ToManager::JobDone { job: JobId(1), report: JobReport::default() }).unwrap();
+    service.wait("/jobs/1", &admin, |page| page.contains(&format!("\"{output}\"")));
+    let start = Instant::now();
+    let answer = loop {
+        let answer = service.get(output, &admin);
+        if answer.status == 200 {
+            break answer;
+        }
+        assert!(start.elapsed() < LIMIT, "{}", answer.body);
+    };
+    assert!(answer.bytes == bytes && answer.head.contains("content-length: 3\r\n"), "{}", answer.head);
+    assert!(answer.head.contains("attachment; filename=\"job-1.output\""), "{}", answer.head);
+    let body = service.wait(log, &viewer, |text| text.contains("<b>up</b>"));
+    assert!(body.contains("lite: <b>up</b>\n"), "{body}");
+    assert!(service.get(log, &viewer).head.contains("content-type: text/plain; charset=utf-8"));
+    assert_eq!(service.get("/api/v1/jobs/2/log", &viewer).status, 404);
+}
+
+#[test]
 fn nodes_out_of_service_are_shown_with_the_reason_also_if_they_are_gone() {
     let service = Service::start("http-drain");
     let mut node = service.node("n0", 1, &["lite_reads"]);

@@ -18,6 +18,8 @@ pub(crate) struct Answer {
     /// The status and the headers, in lower case.
     pub(crate) head: String,
     pub(crate) body: String,
+    /// The bytes of the body.
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Answer {
@@ -99,9 +101,32 @@ fn ask_over(
     body: &str,
 ) -> Answer {
     stream.write_all(request(http, method, path, headers, body).as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let (head, body) = split(&bytes, b"\r\n\r\n");
+    let head = std::str::from_utf8(head).unwrap().to_lowercase();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_lowercase(), body: body.into() }
+    let chunked = head.contains("transfer-encoding: chunked");
+    let bytes = if chunked { whole(body) } else { body.to_vec() };
+    Answer { status, head, body: String::from_utf8_lossy(&bytes).into_owned(), bytes }
+}
+
+/// Returns the bytes before and behind a separator.
+fn split<'a>(bytes: &'a [u8], separator: &[u8]) -> (&'a [u8], &'a [u8]) {
+    let at = bytes.windows(separator.len()).position(|part| part == separator).unwrap();
+    (&bytes[..at], &bytes[at + separator.len()..])
+}
+
+/// Returns the bytes of chunks (RFC 9112, 7.1). Fails if the last one is missing.
+fn whole(chunks: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), chunks);
+    loop {
+        let (len, chunk) = split(rest, b"\r\n");
+        let len = usize::from_str_radix(std::str::from_utf8(len).unwrap(), 16).unwrap();
+        if len == 0 {
+            return bytes;
+        }
+        bytes.extend_from_slice(&chunk[..len]);
+        rest = &chunk[len + 2..];
+    }
 }

@@ -212,6 +212,11 @@ impl Core {
         self.jobs.files.len(SpoolFile::log(job))
     }
 
+    /// Returns true if a job, named by its present number, has its output in the spool.
+    pub(in super::super) fn keeps_output(&self, job: JobId) -> bool {
+        self.jobs.running.get(&job).is_some_and(Job::spools)
+    }
+
     /// Handles a client that fetches output of a job from `offset` on.
     pub(in super::super) fn tell_output(&mut self, conn: ConnId, job: JobId, offset: u64) {
         if self.jobs.fetches.contains_key(&conn) {

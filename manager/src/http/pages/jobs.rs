@@ -131,6 +131,7 @@ pub(super) fn one(context: &Context<'_>, job: u64) -> Option<Markup> {
         h1 { "Job " (job) " · " (line.app) }
         section id="state" data-live="" aria-label="State" {
             p { (state(&job_state(line))) " for " (format::duration(took(context, line))) " on " (line.parts.len()) " nodes" }
+            (files(context, line))
             @if present { (cancel(context, line.job, &line.owner)) }
         }
         section id="course" data-live="" aria-labelledby="course-title" {
@@ -151,6 +152,19 @@ fn waiting(context: &Context<'_>, job: &JobInfo, owner: &str) -> Markup {
             p { (state(job.state.word())) " for " (format::duration(waited(context, job))) ": " (job.state.reason()) }
             p.sub { "Nodes wanted: " (wanted(job)) ". Priority " (job.priority) ". Submitted by " (job.by) "." }
             (cancel(context, job.job, owner))
+        }
+    }
+}
+
+/// Returns links to the log of a job, and to its output for those who may have it.
+fn files(context: &Context<'_>, line: &Timeline) -> Markup {
+    let path = format!("/api/v1/jobs/{}", line.job.0);
+    let keeps = line.keeps_output && context.caller.may_fetch(line.job, &line.owner);
+    html! {
+        p.sub {
+            @if keeps && line.is_complete() { a href={ (path) "/output" } { "Output" } " · " }
+            @if keeps && line.ended.is_none() { a href={ (path) "/output?now=true" } { "Output so far" } " · " }
+            a href={ (path) "/log" } { "Log of the nodes" }
         }
     }
 }
