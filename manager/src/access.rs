@@ -1,7 +1,7 @@
 //! The rules of access: the least role for each request of a client, in one place. The command line, and what
 //! else speaks for users, ask here.
 
-use proto::{FromClient, JobId, PowerVerb, Reason, UserRole, printable};
+use proto::{FromClient, JobId, JobQos, PowerVerb, RdmaPriority, Reason, UserRole, printable};
 
 /// The longest description of a request in the audit log, in bytes.
 const TITLE: usize = 400;
@@ -59,10 +59,17 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::JobLog { .. }
         | FromClient::Datasets => Rule::Least(UserRole::Viewer),
         // A job of a higher priority than the usual one starts before those of other users.
-        FromClient::SubmitOn { terms, .. } if terms.priority > 0 => Rule::Least(UserRole::Operator),
+        FromClient::SubmitOn { terms, .. } | FromClient::SubmitWith { terms, .. } if terms.priority > 0 => {
+            Rule::Least(UserRole::Operator)
+        }
+        // The operations of other users yield to those of high priority.
+        FromClient::SubmitWith { qos: JobQos { priority: Some(RdmaPriority::High), .. }, .. } => {
+            Rule::Least(UserRole::Operator)
+        }
         // Input and acknowledgements concern the job that this connection has submitted or attached.
         FromClient::Submit(_)
         | FromClient::SubmitOn { .. }
+        | FromClient::SubmitWith { .. }
         | FromClient::Input { .. }
         | FromClient::OutputTaken { .. }
         | FromClient::DropDataset { .. } => Rule::Least(UserRole::User),
@@ -120,7 +127,9 @@ pub fn change(request: &FromClient) -> Option<String> {
         | FromClient::Users
         | FromClient::Support
         | FromClient::Audit { .. } => return None,
-        FromClient::Submit(request) | FromClient::SubmitOn { request, .. } => {
+        FromClient::Submit(request)
+        | FromClient::SubmitOn { request, .. }
+        | FromClient::SubmitWith { request, .. } => {
             format!("job submit {} {}", request.app, request.args.join(" "))
         }
         FromClient::Cancel { job } => format!("job cancel {}", job.0),

@@ -2,7 +2,7 @@
 
 use crate::{
     AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, InventoryNode,
-    JobDetails, JobId, JobInfo, JobReport, JobRequest, NodeId, NodeStanding, NodeView, PowerAction,
+    JobDetails, JobId, JobInfo, JobQos, JobReport, JobRequest, NodeId, NodeStanding, NodeView, PowerAction,
     PowerVerb, Reason, RolloutPlan, RolloutStatus, Terms, UserRole, UserStatus,
 };
 use alloc::string::String;
@@ -230,6 +230,15 @@ pub enum FromClient {
     Inventory {
         /// The page begins after this name; empty for the first page.
         after: String,
+    },
+    /// Does the same as [`SubmitOn`](Self::SubmitOn) for a job that asks for a quality of service.
+    SubmitWith {
+        /// The job.
+        request: JobRequest,
+        /// The terms.
+        terms: Terms,
+        /// The quality of service.
+        qos: JobQos,
     },
 }
 

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod bytes;
 pub mod channel;
 mod client;
 mod dataset;
@@ -21,6 +22,7 @@ mod job;
 mod machine;
 mod member;
 mod node;
+mod qos;
 mod queue;
 mod rollout;
 mod standing;
@@ -29,6 +31,7 @@ mod text;
 mod user;
 mod voucher;
 
+pub use bytes::{ByteRate, NoByteRate, parse_bytes};
 pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, Refusal, ToClient};
 pub use dataset::{Dataset, DatasetStatus};
 pub use departure::Departures;
@@ -38,6 +41,7 @@ pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStanding, JobStart}
 pub use machine::{BootImage, PowerAction, PowerVerb};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
+pub use qos::{JobQos, QosRules, RdmaPriority};
 pub use queue::{JobDetails, JobEnd, JobInfo, JobRequest, JobState, Terms};
 pub use rollout::{ImageInfo, NodeStep, RolloutPlan, RolloutState, RolloutStatus};
 pub use standing::{NodeStanding, NodeView, RunningImage, Withdrawal};

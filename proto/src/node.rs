@@ -1,7 +1,7 @@
 //! Messages between a node and the manager, after the join.
 
 use crate::{
-    BootImage, Incarnation, JobId, JobReport, JobStanding, JobStart, Member, NodeId, OLDEST_VERSION,
+    BootImage, Incarnation, JobId, JobQos, JobReport, JobStanding, JobStart, Member, NodeId, OLDEST_VERSION,
     PowerAction, Reason, Resumed, RunningImage, Telemetry, VoucherKey, Welcome,
 };
 use alloc::string::String;
@@ -460,6 +460,13 @@ pub enum ToNode {
         /// The number of the request.
         request: u32,
     },
+    /// Does the same as [`JobStart`](Self::JobStart) for a job with a quality of service (version 10).
+    JobStartWith {
+        /// The node's part.
+        start: JobStart,
+        /// The quality of service.
+        qos: JobQos,
+    },
 }
 
 impl ToNode {
@@ -467,11 +474,15 @@ impl ToNode {
     #[must_use]
     pub const fn since(&self) -> u16 {
         match self {
+            Self::JobStartWith { .. } => Self::LIMITS_JOBS,
             Self::Vacate { .. } | Self::AskImage | Self::Check { .. } => 10,
             _ => OLDEST_VERSION,
         }
     }
 
+    /// The first version of the protocol in which jobs have a quality of service. Nodes of a former one take
+    /// no such job.
+    pub const LIMITS_JOBS: u16 = 10;
     /// The maximum length of an encoded [`HeartbeatAck`](Self::HeartbeatAck), in bytes. Few other messages
     /// are that short.
     pub const LONGEST_ACK: usize = 21;
@@ -494,8 +505,8 @@ impl ToNode {
     pub fn is_for_lite(encoded: &[u8]) -> bool {
         // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`, 16 is
         // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`, 22 to 24 from `AskJobs` to
-        // `JobForget`, 26 and 27 are `AskImage` and `Check`.
-        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=24 | 26..=27))
+        // `JobForget`, 26 to 28 from `AskImage` to `JobStartWith`.
+        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=24 | 26..=28))
     }
 
     /// Returns true if an encoded message is [`Refused`](Self::Refused) or [`Resumed`](Self::Resumed). Reads

@@ -1,6 +1,6 @@
 //! The queue of jobs: the terms of a submission, and the state and history of jobs.
 
-use crate::{InputFile, JobId, JobReport, Reason};
+use crate::{InputFile, JobId, JobQos, JobReport, Reason};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -184,6 +184,8 @@ pub struct JobInfo {
     pub log_bytes: Option<u64>,
     /// True if the manager does not keep the output and the log any longer.
     pub expired: bool,
+    /// The quality of service that the job gets.
+    pub qos: JobQos,
 }
 
 /// A job with the reports of its nodes.

@@ -18,6 +18,7 @@ mod perftest;
 mod release;
 mod run;
 mod setup;
+mod share;
 mod sim;
 mod test;
 mod trace;

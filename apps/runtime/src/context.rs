@@ -79,15 +79,17 @@ pub struct Region {
 
 /// Calls that wait return boxed futures, so that the image contains each once and not once per application.
 impl JobContext {
+    /// `node` is the node's LITE, and `lite` the job's share of it.
     pub(crate) fn new(
-        lite: Lite,
+        (node, lite): (&Lite, Lite),
         start: JobStart,
         rank: usize,
         splits: Vec<Split>,
         tasks: Tasks,
         credit: Credit,
     ) -> Self {
-        let keeping = start.keep.then(|| Keeping::new(lite.clone()));
+        // What is kept outlives the job and its limits.
+        let keeping = start.keep.then(|| Keeping::new(node.clone()));
         let platform = JobPlatform::new(lite.platform().clone(), tasks.clone());
         let (lite, scope) = lite.scoped(Arc::new(platform));
         Self(Arc::new(Inner {

@@ -29,6 +29,7 @@ mod messages;
 mod ordered;
 mod output;
 mod serve;
+mod share;
 mod task;
 mod telemetry;
 #[cfg(feature = "testing")]

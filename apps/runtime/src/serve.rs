@@ -6,6 +6,7 @@ use crate::image::{Loader, Machine};
 use crate::input::{Input, Intake};
 use crate::messages::JobMessages;
 use crate::output::Credit;
+use crate::share::Share;
 use crate::task::Tasks;
 use crate::telemetry::Telemeter;
 use crate::usage::Usage;
@@ -18,7 +19,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use lite::Lite;
 use platform::Instant;
-use proto::{JobId, JobReport, JobStanding, JobStart, PowerAction, ToManager, ToNode};
+use proto::{JobId, JobQos, JobReport, JobStanding, JobStart, PowerAction, ToManager, ToNode};
 use spin::Mutex;
 
 /// The reason for which a node has stopped serving jobs.
@@ -118,12 +119,14 @@ struct Loading {
     /// Bytes of memory that were promised to the job.
     promised: u64,
     usage: Usage,
+    share: Share,
 }
 
 impl Server {
     async fn handle(&self, message: ToNode) {
         match message {
-            ToNode::JobStart(start) => self.start(start).await,
+            ToNode::JobStart(start) => self.start(start, &JobQos::default()).await,
+            ToNode::JobStartWith { start, qos } => self.start(start, &qos).await,
             ToNode::JobInput { job, file, offset, bytes, end_of_split } => {
                 let pushed = match self.jobs.lock().get_mut(&job) {
                     Some(Job::Loading(loading)) => {
@@ -170,9 +173,9 @@ impl Server {
         }
     }
 
-    async fn start(&self, start: JobStart) {
+    async fn start(&self, start: JobStart, qos: &JobQos) {
         let job = start.job;
-        match self.accept(start) {
+        match self.accept(start, qos) {
             Ok(()) => {
                 if self.tell(&ToManager::JobAccepted { job }).await {
                     self.promise(job).await;
@@ -242,7 +245,7 @@ impl Server {
     }
 
     /// Checks a job and adds it to the list; its input may then arrive.
-    fn accept(&self, start: JobStart) -> Result<(), JobError> {
+    fn accept(&self, start: JobStart, qos: &JobQos) -> Result<(), JobError> {
         let refuse = |reason| Err(JobError::Refused(reason));
         let Some(app) = self.apps.iter().position(|a| a.manifest().name == start.app) else {
             let known: Vec<_> = self.apps.iter().map(|a| a.manifest().name).collect();
@@ -272,7 +275,8 @@ impl Server {
         let input = Input::new(files, self.lite.platform().memory().stats().total);
         let usage = Usage::begin(&self.lite);
         let intake = Intake::default();
-        let loading = Loading { rank, app, input, intake, begun: None, promised, start, usage };
+        let share = Share::new(start.job, qos, self.lite.platform().now());
+        let loading = Loading { rank, app, input, intake, begun: None, promised, start, usage, share };
         jobs.insert(loading.start.job, Job::Loading(Box::new(loading)));
         Ok(())
     }
@@ -292,10 +296,11 @@ impl Server {
         let (tasks, credit) = (Tasks::new(self.lite.platform().clone()), Credit::default());
         jobs.insert(id, Job::Running { tasks: tasks.clone(), credit: credit.clone(), unwanted: false });
         drop(jobs);
-        let Loading { start, rank, app, input, begun, usage, .. } = *loading;
+        let Loading { start, rank, app, input, begun, usage, share, .. } = *loading;
         let now = self.lite.platform().now();
         let input_us = now.saturating_since(begun.unwrap_or(now)).as_micros();
-        let context = JobContext::new(self.lite.clone(), start, rank, input.finish(), tasks.clone(), credit);
+        let lites = (&self.lite, share.of(&self.lite));
+        let context = JobContext::new(lites, start, rank, input.finish(), tasks.clone(), credit);
         let (lite, apps) = (self.lite.clone(), self.apps.clone());
         let (jobs, all_kept, ends) = (self.jobs.clone(), self.kept.clone(), self.ends.clone());
         let end = Box::pin(async move {
@@ -307,6 +312,7 @@ impl Server {
             if let Ok(report) = &mut result {
                 report.times_us.push(("input".to_string(), u64::try_from(input_us).unwrap_or(u64::MAX)));
                 report.used = usage.end(&lite);
+                report.used.extend(share.used(lite.platform().now()));
                 report.kept = kept.as_ref().map(|kept| kept.lens.clone()).unwrap_or_default();
             }
             {

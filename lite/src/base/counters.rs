@@ -89,4 +89,8 @@ counters! {
     set_ups_relayed: "Messages of set-ups that went through the manager.",
     set_ups_refused: "Datagrams of set-ups that were forged, late or void.",
     on_no_permit: "Times that a connection waited for a permit.",
+    limited: "Operations and calls of applications with limits.",
+    bytes_limited: "Their bytes.",
+    limit_waits: "Operations and calls that waited for a limit.",
+    limit_waited_us: "Microseconds that they waited, all together.",
 }

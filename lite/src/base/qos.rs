@@ -83,6 +83,9 @@ pub struct Limits {
     /// The number of bytes of regions that are allocated through the application's handles and still held.
     /// Further allocations are refused.
     pub memory: Option<u64>,
+    /// The longest time that the wait of an operation for these limits adds to its deadline. With zero, an
+    /// operation that would begin only after its deadline is refused.
+    pub patience: Duration,
 }
 
 /// The use that an application makes, and has made, of this node.
@@ -98,6 +101,8 @@ pub struct Usage {
     pub memory: u64,
     /// The number of times that an operation had to wait for a limit.
     pub delayed: u64,
+    /// The time that all operations and calls together have waited for a limit.
+    pub waited: Duration,
     /// The number of operations that were refused, or that waited for a limit until their deadline.
     pub refused: u64,
 }
@@ -156,6 +161,11 @@ impl App {
     fn is_full(&self) -> bool {
         let account = self.0.account.lock();
         account.limits.outstanding.is_some_and(|most| account.usage.outstanding >= most.max(1))
+    }
+
+    /// Returns the longest time that a wait for the limits adds to the deadline of an operation.
+    pub(super) fn patience(&self) -> Duration {
+        self.0.account.lock().limits.patience
     }
 
     /// Counts an operation of `bytes` as begun and returns the time at which it may go; fails with
@@ -295,6 +305,11 @@ impl Class {
     /// Returns the queue pairs that an operation uses now.
     pub(crate) fn share(&self, qos: &Qos) -> Share {
         qos.share(self.priority)
+    }
+
+    /// Returns the longest time that a wait for the application's limits adds to a deadline.
+    pub(crate) fn patience(&self) -> Duration {
+        self.app.as_ref().map_or(Duration::ZERO, App::patience)
     }
 
     /// Returns true if the application has as many operations in flight as its limit allows.

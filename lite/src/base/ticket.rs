@@ -36,24 +36,28 @@ impl Drop for Ticket {
 }
 
 impl Local {
-    /// Waits until an operation of `bytes` may go. `one_sided`: it ends by itself, so that others may wait
-    /// for its end.
+    /// Waits until an operation of `bytes` may go, and returns its deadline too, which is later if the limits
+    /// have made it wait and are patient. `one_sided`: it ends by itself, so that others may wait for its
+    /// end.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         class: &Class,
         bytes: u64,
         deadline: Instant,
         one_sided: bool,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<(Ticket, Instant), Error> {
         let mut ticket = Ticket { node: self.clone(), app: None, counted: None, turn: None };
+        let mut deadline = deadline;
         if let Some(app) = &class.app {
+            let (asked, patience) = (self.platform.now(), app.patience());
+            let latest = deadline + patience;
             let mut waited = false;
             let enter = || {
-                let entered = app.enter(self.platform.now(), bytes, deadline);
+                let entered = app.enter(self.platform.now(), bytes, latest);
                 waited |= entered.is_none();
                 entered
             };
-            let entered = self.timers.before(deadline, app.0.change.until(enter)).await;
+            let entered = self.timers.before(latest, app.0.change.until(enter)).await;
             {
                 let usage = &mut app.0.account.lock().usage;
                 usage.delayed += u64::from(waited);
@@ -61,8 +65,18 @@ impl Local {
             }
             let go = entered.unwrap_or(Err(Error::Deadline))?;
             ticket.app = Some(app.clone());
+            self.counters.limited.add(1);
+            self.counters.bytes_limited.add(bytes);
             if go > self.platform.now() {
+                waited = true;
                 self.timers.until(go).await;
+            }
+            if waited {
+                let time = self.platform.now() - asked;
+                app.0.account.lock().usage.waited += time;
+                self.counters.limit_waits.add(1);
+                self.counters.limit_waited_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+                deadline = deadline + time.min(patience);
             }
         }
         let now = self.platform.now();
@@ -75,7 +89,7 @@ impl Local {
                 self.qos.turns.give_back(turn, self.platform.now());
             }
         }
-        Ok(ticket)
+        Ok((ticket, deadline))
     }
 
     /// Waits for the turn of an operation of low priority and for its delay, while those of high priority

@@ -20,10 +20,11 @@ impl Lite {
             return Err(Error::Permission);
         }
         let deadline = self.deadline();
-        let _ticket = if self.by.class.is_rated(&self.by.local.qos) {
-            Some(self.node.admit(&self.by.class, data.len() as u64, deadline, false).await?)
+        let (_ticket, deadline) = if self.by.class.is_rated(&self.by.local.qos) {
+            let (ticket, later) = self.node.admit(&self.by.class, data.len() as u64, deadline, false).await?;
+            (Some(ticket), later)
         } else {
-            None
+            (None, deadline)
         };
         let request = RawRequest { whom: Whom::Node(node), function, data, deadline };
         self.node.rpc.call(&request, &mut target).await

@@ -58,7 +58,7 @@ impl Lmr {
             return copy(self, offset, to, to_offset, len, deadline).await;
         }
         // Counted as a memset; the part that this node copies itself counts as reads and writes.
-        let _ticket = self.rate(0, deadline).await?;
+        let (_ticket, deadline) = self.rate(0, deadline).await?;
         let left = |deadline: Instant| {
             u64::try_from((deadline - node.platform.now()).as_nanos()).unwrap_or(u64::MAX)
         };

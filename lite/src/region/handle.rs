@@ -348,21 +348,36 @@ impl Lmr {
         by.class.is_full() || by.class.gives_way(&by.local.qos)
     }
 
-    /// Waits until an operation of `len` bytes, which has been checked, may go, if limits or a scheme
-    /// apply.
-    pub(crate) async fn rate(&self, len: usize, deadline: Instant) -> Result<Option<Ticket>, Error> {
-        if !self.is_rated() {
-            return Ok(None);
-        }
-        self.here().admit(&self.terms.by.class, len as u64, deadline, true).await.map(Some)
+    /// Returns the longest time that a wait for limits adds to the deadline of an operation.
+    pub(crate) fn patience(&self) -> Duration {
+        self.terms.by.class.patience()
     }
 
-    /// Waits until a message of `len` bytes may go, if limits or a scheme apply.
-    pub(crate) async fn rate_message(&self, len: usize, deadline: Instant) -> Result<Option<Ticket>, Error> {
+    /// Waits until an operation of `len` bytes, which has been checked, may go, if limits or a scheme
+    /// apply. Returns its deadline too, which a wait for patient limits has moved.
+    pub(crate) async fn rate(
+        &self,
+        len: usize,
+        deadline: Instant,
+    ) -> Result<(Option<Ticket>, Instant), Error> {
         if !self.is_rated() {
-            return Ok(None);
+            return Ok((None, deadline));
         }
-        self.here().admit(&self.terms.by.class, len as u64, deadline, false).await.map(Some)
+        let (ticket, later) = self.here().admit(&self.terms.by.class, len as u64, deadline, true).await?;
+        Ok((Some(ticket), later))
+    }
+
+    /// Does the same as [`rate`](Self::rate) for a message of `len` bytes.
+    pub(crate) async fn rate_message(
+        &self,
+        len: usize,
+        deadline: Instant,
+    ) -> Result<(Option<Ticket>, Instant), Error> {
+        if !self.is_rated() {
+            return Ok((None, deadline));
+        }
+        let (ticket, later) = self.here().admit(&self.terms.by.class, len as u64, deadline, false).await?;
+        Ok((Some(ticket), later))
     }
 
     /// Reads `into.len()` bytes from `offset`.
@@ -472,7 +487,7 @@ impl Lmr {
     pub async fn memset(&self, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
         self.check(Permissions::WRITE, offset, len)?;
         let (node, deadline) = (self.here(), self.deadline());
-        let _ticket = self.rate(0, deadline).await?;
+        let (_ticket, deadline) = self.rate(0, deadline).await?;
         node.counters.memsets.add(1);
         let mapping = self.mapping();
         let ask = Request::Memset { mapping: mapping.id, offset, len, byte };

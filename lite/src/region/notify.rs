@@ -38,8 +38,11 @@ impl Notification<'_> {
             Rest::Nothing => Ok(()),
             Rest::Message(to) => self.send_message(to, deadline).await,
             Rest::All(to) => {
+                let begun = node.platform.now();
                 self.lmr.transfer_long(self.offset, Data::Write(self.data), deadline, false).await?;
-                self.send_message(to, deadline).await
+                // The message does not lose the time that the data may have waited for patient limits.
+                let waited = (node.platform.now() - begun).min(self.lmr.patience());
+                self.send_message(to, deadline + waited).await
             }
         }
     }
@@ -87,7 +90,7 @@ impl Notification<'_> {
     }
 
     async fn send_message(&self, to: NodeId, deadline: Instant) -> Result<(), Error> {
-        let _ticket = self.lmr.rate_message(self.message.len(), deadline).await?;
+        let (_ticket, deadline) = self.lmr.rate_message(self.message.len(), deadline).await?;
         let whom = Whom::Node(to);
         let request = RawRequest { whom, function: self.port, data: self.message, deadline };
         self.lmr.here().call(&request, &mut ReplyTarget::Nowhere).await.map(drop)

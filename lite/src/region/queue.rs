@@ -182,12 +182,15 @@ impl CompletionQueue {
         }
         let deadline = self.by.deadline();
         let issued = core::sync::atomic::AtomicBool::new(false);
-        self.by.node.limit(deadline, &issued, self.post_by(ops, deadline)).await
+        let latest = deadline + self.by.class.patience();
+        self.by.node.limit(latest, &issued, self.post_by(ops, deadline)).await
     }
 
     async fn post_by(&self, ops: &[Op<'_>], deadline: Instant) -> Result<usize, Error> {
-        let mut posted = 0;
+        let (mut posted, mut deadline) = (0, deadline);
         let mut ticket = None;
+        // The limit of the caller is later than the deadline if limits are patient.
+        let (node, issued) = (&self.by.node, core::sync::atomic::AtomicBool::new(false));
         while let Some(op) = ops.get(posted) {
             let room = self.depth.saturating_sub(self.len());
             if room == 0 {
@@ -196,7 +199,10 @@ impl CompletionQueue {
             // An operation with a limit, or one that yields, is posted alone.
             if op.lmr.is_rated() && ticket.is_none() {
                 ticket = match self.admit(op, deadline).await {
-                    Ok(Some(ticket)) => Some(ticket),
+                    Ok(Some((ticket, later))) => {
+                        deadline = later;
+                        ticket
+                    }
                     Ok(None) => return Ok(posted),
                     Err(error) if posted == 0 => return Err(error),
                     Err(_) => return Ok(posted),
@@ -216,7 +222,7 @@ impl CompletionQueue {
                 continue;
             };
             if self.by.node.lease.is_suspended() {
-                self.by.node.resumed().await?;
+                node.limit(deadline, &issued, node.resumed()).await?;
             }
             match self.post_group(to, group, deadline, &mut ticket) {
                 Ok(n) => posted += n,
@@ -231,10 +237,14 @@ impl CompletionQueue {
                         mapping.gate.is_closed().then_some(())
                     });
                     // Every release of a resource wakes this task; the pause only bounds the wait.
-                    self.by.node.timers.before(again, freed).await;
+                    let freed = async {
+                        node.timers.before(again, freed).await;
+                        Ok(())
+                    };
+                    node.limit(deadline, &issued, freed).await?;
                 }
                 Err(Refused::Disconnected) => {
-                    self.by.node.route(Route::Node(to.0, to.1)).await?;
+                    node.limit(deadline, &issued, node.route(Route::Node(to.0, to.1))).await?;
                 }
             }
         }
@@ -246,13 +256,17 @@ impl CompletionQueue {
         self.entries.lock().iter().any(|entry| matches!(entry.state, EntryState::Wire(_)))
     }
 
-    /// Waits until `op` may go. Returns `None` if it may go only after a completion of this queue has been
-    /// taken.
-    async fn admit(&self, op: &Op<'_>, deadline: Instant) -> Result<Option<Ticket>, Error> {
+    /// Waits until `op` may go, and returns its deadline too. Returns `None` if it may go only after a
+    /// completion of this queue has been taken.
+    async fn admit(
+        &self,
+        op: &Op<'_>,
+        deadline: Instant,
+    ) -> Result<Option<(Option<Ticket>, Instant)>, Error> {
         let mut rated = pin!(op.lmr.rate(op.kind.len(), deadline));
         core::future::poll_fn(|cx| match rated.as_mut().poll(cx) {
             Poll::Pending if op.lmr.is_held_back() && !self.is_empty() => Poll::Ready(Ok(None)),
-            other => other,
+            other => other.map_ok(Some),
         })
         .await
     }

@@ -46,13 +46,13 @@ impl Lmr {
         lost: bool,
     ) -> Result<(), Error> {
         let node = self.here();
-        let mut _ticket = None;
+        let (mut _ticket, mut deadline) = (None, deadline);
         if !lost && !self.is_rated() && self.copy_here(offset, &mut data)? {
             return Ok(());
         }
         if !lost {
             self.check(data.right(), offset, data.len() as u64)?;
-            _ticket = self.rate(data.len(), deadline).await?;
+            (_ticket, deadline) = self.rate(data.len(), deadline).await?;
             node.counters.transfer(data.right() == Permissions::READ, data.len() as u64);
         } else {
             node.counters.retries.add(1);
@@ -88,7 +88,7 @@ impl Lmr {
         if !offset.is_multiple_of(8) {
             return Err(Error::Misaligned);
         }
-        let _ticket = self.rate(8, deadline).await?;
+        let (_ticket, deadline) = self.rate(8, deadline).await?;
         node.counters.atomics.add(1);
         let issued = AtomicBool::new(false);
         let mapping = self.mapping();

@@ -149,7 +149,7 @@ impl Lmr {
         }
         let deadline = self.deadline();
         let bytes = pieces.iter().map(|(_, into)| into.len()).sum();
-        let _ticket = self.rate(bytes, deadline).await?;
+        let (_ticket, deadline) = self.rate(bytes, deadline).await?;
         for group in pieces.chunks_mut(AT_ONCE) {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, into), flight) in group.iter().zip(&mut flights) {
@@ -173,7 +173,7 @@ impl Lmr {
         }
         let deadline = self.deadline();
         let bytes = pieces.iter().map(|(_, data)| data.len()).sum();
-        let _ticket = self.rate(bytes, deadline).await?;
+        let (_ticket, deadline) = self.rate(bytes, deadline).await?;
         for group in pieces.chunks(AT_ONCE) {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, data), flight) in group.iter().zip(&mut flights) {

@@ -6,7 +6,7 @@ use clap::Args;
 use manager::client::{Client, Output};
 use manager::key::Credential;
 use platform::TimeLimit;
-use proto::JobId;
+use proto::{ByteRate, JobId, parse_bytes};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -128,20 +128,17 @@ pub(super) fn ttl(text: &str) -> Result<u64, String> {
 
 /// Parses a number of bytes, as in 500MB or 16GiB.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 9] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("TiB", 1 << 40),
-        ("kB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("TB", 1_000_000_000_000),
-        ("B", 1),
-    ];
-    let unit = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
-    let number = unit.and_then(|(digits, unit)| digits.trim_end().parse::<u64>().ok()?.checked_mul(unit));
-    number.ok_or_else(|| format!("{text} is no number of bytes: want one as in 500MB or 16GiB"))
+    parse_bytes(text).ok_or_else(|| format!("{text} is no number of bytes: want one as in 500MB or 16GiB"))
+}
+
+/// Parses a number of bytes per second, as in 500MB/s.
+pub(super) fn rate(text: &str) -> Result<u64, String> {
+    text.parse().map(ByteRate::get).map_err(|error| format!("{text} is no rate: {error}"))
+}
+
+/// Parses a number of operations that may be outstanding.
+pub(super) fn outstanding(text: &str) -> Result<u32, String> {
+    number(text, 1, 65_535)
 }
 
 /// Parses the time for which something is kept, as in 12h or 7d.

@@ -1,6 +1,6 @@
 //! `ferrolite config`, and the configuration file of the manager.
 
-use super::args::{bytes, days, lease_ms, ttl};
+use super::args::{bytes, days, lease_ms, outstanding, rate, ttl};
 use super::group::GroupSettings;
 use super::inventory::NodeTable;
 use super::toml_file::{self, Source};
@@ -11,6 +11,7 @@ use manager::core::SpoolLimits;
 use manager::http::Tls;
 use manager::inventory::Inventory;
 use manager::{LogFormat, key};
+use proto::{JobQos, QosRules};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -99,6 +100,10 @@ pub(super) struct ManagerFile {
     /// The limits of `jobs`.
     #[serde(skip)]
     spool: SpoolLimits,
+    qos: Option<QosTable>,
+    /// The rules of `qos`.
+    #[serde(skip)]
+    qos_rules: QosRules,
     /// The nodes of `nodes`.
     #[serde(skip)]
     inventory: Arc<Inventory>,
@@ -134,6 +139,25 @@ struct Retention {
     bytes: Option<Spanned<String>>,
 }
 
+/// The quality of service of jobs that ask for none, and the most that a job may have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QosTable {
+    rdma_priority: Option<Spanned<String>>,
+    rdma_limit: Option<Spanned<String>>,
+    rdma_outstanding: Option<Spanned<u64>>,
+    most: Option<MostTable>,
+}
+
+/// The most that a job may have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MostTable {
+    rdma_priority: Option<Spanned<String>>,
+    rdma_limit: Option<Spanned<String>>,
+    rdma_outstanding: Option<Spanned<u64>>,
+}
+
 /// The service over HTTP.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -167,6 +191,8 @@ impl ManagerFile {
         }
         file.spool =
             file.jobs.as_ref().map_or_else(|| Ok(SpoolLimits::default()), |jobs| jobs.limits(&source))?;
+        file.qos_rules =
+            file.qos.as_ref().map_or_else(|| Ok(QosRules::default()), |qos| qos.rules(&source))?;
         let directory = path.parent().unwrap_or(Path::new(""));
         file.inventory = Arc::new(inventory::read(&file.nodes, &source, directory)?);
         file.count_from(directory);
@@ -248,8 +274,57 @@ impl ManagerFile {
         self.inventory.clone()
     }
 
+    pub(super) const fn qos(&self) -> QosRules {
+        self.qos_rules
+    }
+
     pub(super) fn lease_ms(&self) -> Option<u64> {
         self.lease_ms.as_ref().map(|lease| *lease.get_ref())
+    }
+}
+
+/// Parses the value of a key, if the file has it.
+fn parsed<V: ToString, T>(
+    source: &Source<'_>,
+    (name, part): (&str, Option<&Spanned<V>>),
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>> {
+    let Some(part) = part else { return Ok(None) };
+    let value = parse(&part.get_ref().to_string());
+    value.map(Some).map_err(|why| source.mistake(&part.span(), format!("{name}: {why}")))
+}
+
+impl QosTable {
+    fn rules(&self, source: &Source<'_>) -> Result<QosRules> {
+        let read = |priority, limit, waiting| -> Result<JobQos> {
+            Ok(JobQos {
+                priority: parsed(source, ("rdma_priority", priority), str::parse)?,
+                bytes_per_second: parsed(source, ("rdma_limit", limit), rate)?,
+                outstanding: parsed(source, ("rdma_outstanding", waiting), outstanding)?,
+            })
+        };
+        let Self { rdma_priority, rdma_limit, rdma_outstanding, most } = self;
+        let usual = read(rdma_priority.as_ref(), rdma_limit.as_ref(), rdma_outstanding.as_ref())?;
+        let most = match most {
+            Some(MostTable { rdma_priority, rdma_limit, rdma_outstanding }) => {
+                read(rdma_priority.as_ref(), rdma_limit.as_ref(), rdma_outstanding.as_ref())?
+            }
+            None => JobQos::default(),
+        };
+        // What a job gets without a wish must be within what it may have.
+        let alone = |wish: JobQos| QosRules { usual: JobQos::default(), most }.decide(&wish).err();
+        let JobQos { priority, bytes_per_second, outstanding } = usual;
+        let keys = [
+            (rdma_priority.as_ref().map(Spanned::span), JobQos { priority, ..JobQos::default() }),
+            (rdma_limit.as_ref().map(Spanned::span), JobQos { bytes_per_second, ..JobQos::default() }),
+            (rdma_outstanding.as_ref().map(Spanned::span), JobQos { outstanding, ..JobQos::default() }),
+        ];
+        for (span, wish) in keys {
+            if let (Some(span), Some(why)) = (span, alone(wish)) {
+                return Err(source.mistake(&span, why));
+            }
+        }
+        Ok(QosRules { usual, most })
     }
 }
 
@@ -257,12 +332,11 @@ impl JobsTable {
     fn limits(&self, source: &Source<'_>) -> Result<SpoolLimits> {
         fn value<T>(
             source: &Source<'_>,
-            (name, part): (&str, Option<&Spanned<String>>),
+            key: (&str, Option<&Spanned<String>>),
             parse: impl FnOnce(&str) -> Result<T, String>,
             usual: T,
         ) -> Result<T> {
-            let Some(part) = part else { return Ok(usual) };
-            parse(part.get_ref()).map_err(|why| source.mistake(&part.span(), format!("{name}: {why}")))
+            Ok(parsed(source, key, parse)?.unwrap_or(usual))
         }
         let usual = SpoolLimits::default();
         let kept = self.retention.as_ref();

@@ -185,6 +185,7 @@ impl RunArgs {
             recover: self.recover || file.recover,
             spool: file.spool(),
             inventory: file.inventory(),
+            qos: file.qos(),
         };
         Ok(Settings { group, fixed, rules, http })
     }
@@ -194,7 +195,8 @@ impl RunArgs {
         let Settings { fixed, rules, http, .. } = self.settings(Expiry::Refused)?;
         if fixed != *before {
             bail!(
-                "only trust_hosts, recover, jobs, nodes, viewers and the files of tls change without a restart"
+                "only trust_hosts, recover, jobs, nodes, qos, viewers and the files of tls change without a \
+                 restart"
             );
         }
         Ok(Reload::load(rules, http)?)
@@ -262,9 +264,9 @@ fn daemon(args: &RunArgs) -> Result<()> {
         say(&format!("accepts the former key in {} as well", file.display()));
     }
     let former = former.map(|file| key::load(&file)).transpose()?;
-    let Rules { trust_hosts, recover, spool, inventory } = rules;
+    let Rules { trust_hosts, recover, spool, inventory, qos } = rules;
     let lease = Duration::from_millis(fixed.lease_ms);
-    let config = Config { lease, trust_hosts, recover, spool, inventory, ..Config::default() };
+    let config = Config { lease, trust_hosts, recover, spool, inventory, qos, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stop = signals::stopped(args.config.is_none())?;

@@ -1,6 +1,6 @@
 //! `ferrolite job`: runs, lists and ends jobs.
 
-use super::args::{ManagerArgs, count, job_id, seconds, write_whole};
+use super::args::{ManagerArgs, count, job_id, outstanding, rate, seconds, write_whole};
 use super::exit::JobFailed;
 use super::progress::Progress;
 use super::shown::{List, ListArgs};
@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use manager::client::{ClientError, Inputs, Job, Output, Update};
 use manager::core::json::{job_details_json, jobs_json};
 use platform::TimeLimit;
-use proto::{Dataset, JobEnd, JobId, JobState, Terms};
+use proto::{Dataset, JobEnd, JobId, JobQos, JobState, RdmaPriority, Terms};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -155,6 +155,8 @@ pub(super) struct SubmitArgs {
     time: Option<TimeLimit>,
     #[command(flatten)]
     terms: TermsArgs,
+    #[command(flatten)]
+    qos: QosArgs,
     /// Sends the input files to the manager, prints the number of the job once the manager has stored all,
     /// and returns. Unless it becomes a dataset, the manager keeps the output: see `job output`.
     #[arg(long, conflicts_with_all = ["no_wait", "json"])]
@@ -192,6 +194,33 @@ impl TermsArgs {
     fn terms(self) -> Terms {
         let Self { no_wait, priority, exclude, after, requeue } = self;
         Terms { wait: !no_wait, priority, exclude, after, requeue, detach: false }
+    }
+}
+
+/// The quality of service of a job's RDMA.
+#[derive(Debug, Args)]
+struct QosArgs {
+    /// The priority of the job's RDMA: low, normal or high. It has an effect on nodes whose LITE has a scheme
+    /// [default: what the operator has chosen, or normal].
+    #[arg(long, value_name = "P")]
+    rdma_priority: Option<RdmaPriority>,
+    /// The most bytes per second that the job moves by RDMA on each of its nodes, as in 500MB/s. What exceeds
+    /// it waits [default: what the operator has chosen, or no limit].
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rdma_limit: Option<u64>,
+    /// The most RDMA operations of the job that are outstanding on each of its nodes. Others wait [default:
+    /// what the operator has chosen, or no limit].
+    #[arg(long, value_name = "N", value_parser = outstanding)]
+    rdma_outstanding: Option<u32>,
+}
+
+impl QosArgs {
+    const fn qos(&self) -> JobQos {
+        JobQos {
+            priority: self.rdma_priority,
+            bytes_per_second: self.rdma_limit,
+            outstanding: self.rdma_outstanding,
+        }
     }
 }
 
@@ -282,6 +311,7 @@ fn submit(args: SubmitArgs) -> Result<()> {
         datasets,
         keep: args.keep,
         terms: args.terms.terms(),
+        qos: args.qos.qos(),
     };
     if args.detach {
         let sent = client.submit_detached(&job, &inputs, &|update| progress.show(update));
@@ -327,5 +357,33 @@ mod tests {
             panic!("another command")
         };
         assert_eq!(args.args, ["-v", "x"]);
+    }
+
+    #[test]
+    fn a_quality_of_service_is_checked_when_it_is_read() {
+        let parse = |words: &[&str]| {
+            let first = ["job", "submit", "--app", "a", "--output", "o"];
+            Jobs::try_parse_from(first.iter().chain(words)).map(|jobs| match jobs.verb {
+                Verb::Submit(args) => args.qos.qos(),
+                _ => panic!("another command"),
+            })
+        };
+        let words = ["--rdma-priority", "low", "--rdma-limit", "2MB/s", "--rdma-outstanding", "9"];
+        let all = JobQos {
+            priority: Some(RdmaPriority::Low),
+            bytes_per_second: Some(2_000_000),
+            outstanding: Some(9),
+        };
+        assert_eq!(parse(&words).ok(), Some(all));
+        assert_eq!(parse(&[]).ok(), Some(JobQos::default()));
+        for (word, value, why) in [
+            ("--rdma-priority", "7", "want low, normal or high"),
+            ("--rdma-limit", "2MB", "want a rate as in 500MB/s"),
+            ("--rdma-limit", "1B/s", "want a rate as in 500MB/s"),
+            ("--rdma-outstanding", "0", "want a number from 1 to 65535"),
+        ] {
+            let refused = parse(&[word, value]).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains(why), "{word} {value}: {refused}");
+        }
     }
 }

@@ -91,6 +91,7 @@ mod tests {
             output_bytes: None,
             log_bytes: None,
             expired: false,
+            qos: proto::JobQos::default(),
         };
         let ended = JobState::Ended(JobEnd::TimedOut { limit_ms: 1500 });
         let jobs = [

@@ -2,7 +2,7 @@
 
 use super::{Client, ClientError, Connection, Inputs, Output, Receiving, Sending};
 use crate::key::Credential;
-use proto::{FromClient, JobId, JobReport, JobRequest, NodeId, Terms, ToClient, printable};
+use proto::{FromClient, JobId, JobQos, JobReport, JobRequest, NodeId, Terms, ToClient, printable};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
@@ -39,6 +39,8 @@ pub struct Job {
     pub keep: Option<String>,
     /// The terms.
     pub terms: Terms,
+    /// The quality of service that the job asks for.
+    pub qos: JobQos,
 }
 
 impl Job {
@@ -54,7 +56,11 @@ impl Job {
             keep: self.keep.clone(),
             limit_ms: self.limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         };
-        FromClient::SubmitOn { request, terms }
+        match self.qos.is_plain() {
+            // A manager of an earlier version knows this one.
+            true => FromClient::SubmitOn { request, terms },
+            false => FromClient::SubmitWith { request, terms, qos: self.qos },
+        }
     }
 }
 

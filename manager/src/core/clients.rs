@@ -3,7 +3,7 @@
 use super::service::Drain;
 use super::{Action, ConnId, Core};
 use platform::Instant;
-use proto::{FromClient, NodeId, Reason, Refusal, Terms, ToClient, ToNode, UserRole, printable};
+use proto::{FromClient, JobQos, NodeId, Reason, Refusal, Terms, ToClient, ToNode, UserRole, printable};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -74,8 +74,15 @@ impl Core {
         match message {
             FromClient::Nodes { after } => self.tell_nodes(conn, after),
             FromClient::WaitNodes { count, timeout_ms } => self.wait_nodes(conn, count, timeout_ms),
-            FromClient::Submit(request) => self.submit(conn, request.into(), Terms::default()),
-            FromClient::SubmitOn { request, terms } => self.submit(conn, request.into(), terms),
+            FromClient::Submit(request) => {
+                self.submit(conn, request.into(), Terms::default(), &JobQos::default());
+            }
+            FromClient::SubmitOn { request, terms } => {
+                self.submit(conn, request.into(), terms, &JobQos::default());
+            }
+            FromClient::SubmitWith { request, terms, qos } => {
+                self.submit(conn, request.into(), terms, &qos);
+            }
             FromClient::JobList { after, ended } => self.tell_jobs(conn, after, ended),
             FromClient::JobShow { job } => self.show_job(conn, job),
             FromClient::JobWait { job, timeout_ms } => self.wait_job(conn, job, timeout_ms),

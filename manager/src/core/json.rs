@@ -152,6 +152,9 @@ pub fn job_info_json(job: &JobInfo) -> Value {
         "output_bytes": job.output_bytes,
         "log_bytes": job.log_bytes,
         "expired": job.expired,
+        "rdma_priority": job.qos.priority.unwrap_or_default().word(),
+        "rdma_limit": job.qos.bytes_per_second,
+        "rdma_outstanding": job.qos.outstanding,
     })
 }
 

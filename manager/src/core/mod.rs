@@ -66,8 +66,8 @@ use platform::Instant;
 use power::Powers;
 use proto::channel::UserId;
 use proto::{
-    Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, Reason,
-    Refusal, ToClient, ToManager, ToNode, UserRole, VouchingSecret, printable,
+    Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, QosRules,
+    Reason, Refusal, ToClient, ToManager, ToNode, UserRole, VouchingSecret, printable,
 };
 use rollout::Rollout;
 use service::Service;
@@ -125,6 +125,8 @@ pub struct Config {
     pub spool: SpoolLimits,
     /// The nodes that the operator expects.
     pub inventory: Arc<Inventory>,
+    /// The rules for the quality of service of jobs.
+    pub qos: QosRules,
 }
 
 impl Default for Config {
@@ -146,6 +148,7 @@ impl Default for Config {
             history_bytes: 32 << 20,
             spool: SpoolLimits::default(),
             inventory: Arc::default(),
+            qos: QosRules::default(),
         }
     }
 }
@@ -363,13 +366,13 @@ impl Core {
     /// Changes the rules of the cluster that may change while it runs.
     pub fn reconfigure(
         &mut self,
-        trust_hosts: bool,
-        recover: bool,
+        (trust_hosts, recover): (bool, bool),
         spool: SpoolLimits,
         inventory: Arc<Inventory>,
+        qos: QosRules,
     ) {
         (self.config.trust_hosts, self.config.recover) = (trust_hosts, recover);
-        (self.config.spool, self.config.inventory) = (spool, inventory);
+        (self.config.spool, self.config.inventory, self.config.qos) = (spool, inventory, qos);
         // The next tick applies them.
         self.expire_spool();
     }

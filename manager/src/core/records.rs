@@ -5,8 +5,8 @@ use super::images::KeptImage;
 use super::service::WithdrawnRecord;
 use super::spool::FoundFile;
 use proto::{
-    AuditEntry, Incarnation, InputFile, JobEnd, JobId, JobReport, JobRequest, Join, NodeId, RolloutStatus,
-    Terms, UserStatus, VouchingSecret,
+    AuditEntry, Incarnation, InputFile, JobEnd, JobId, JobQos, JobReport, JobRequest, Join, NodeId,
+    RolloutStatus, Terms, UserStatus, VouchingSecret,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -298,6 +298,10 @@ pub struct Ticket {
     pub started_ms: u64,
     /// The number of times that the job went back to the queue because a node had died.
     pub requeues: u8,
+    /// The quality of service that the job gets. A record has it at its own end, behind what earlier versions
+    /// have written.
+    #[serde(skip)]
+    pub qos: JobQos,
 }
 
 /// A job that has ended.
@@ -326,14 +330,20 @@ pub struct EndedRecord {
     pub output: Option<u64>,
     /// True if the files of the job are not kept any longer.
     pub expired: bool,
+    /// The quality of service that the job had. A record of an earlier version ends before this field.
+    pub qos: JobQos,
 }
 
 impl EndedRecord {
     /// Decodes a record of this version or of an earlier one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let earlier = || proto::decode(&[bytes, &proto::encode(&(None::<u64>, false))].concat());
-        proto::decode(bytes).or_else(|_| earlier()).ok()
+        let with = |end: &[u8]| proto::decode::<Self>(&[bytes, end].concat());
+        let plain = proto::encode(&JobQos::default());
+        let first = || with(&[proto::encode(&(None::<u64>, false)), plain.clone()].concat());
+        let mut record = proto::decode::<Self>(bytes).or_else(|_| with(&plain)).or_else(|_| first()).ok()?;
+        record.ticket.qos = record.qos;
+        Some(record)
     }
 }
 
@@ -350,16 +360,22 @@ pub struct JobRecord {
     pub nodes: Vec<(NodeId, Incarnation)>,
     /// The progress of the job.
     pub stage: Stage,
-    /// The terms. A record of an earlier version has none, and ends here.
+    /// The terms. A record of the former release has none, and ends here.
     pub ticket: Ticket,
+    /// The quality of service. A record of an earlier version ends before this field.
+    pub qos: JobQos,
 }
 
 impl JobRecord {
     /// Decodes a record of this version or of an earlier one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let earlier = || proto::decode(&[bytes, &proto::encode(&Ticket::default())].concat());
-        proto::decode(bytes).or_else(|_| earlier()).ok()
+        let with = |end: &[u8]| proto::decode::<Self>(&[bytes, end].concat());
+        let plain = proto::encode(&JobQos::default());
+        let former = || with(&[proto::encode(&Ticket::default()), plain.clone()].concat());
+        let mut record = proto::decode::<Self>(bytes).or_else(|_| with(&plain)).or_else(|_| former()).ok()?;
+        record.ticket.qos = record.qos;
+        Some(record)
     }
 }
 

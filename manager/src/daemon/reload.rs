@@ -5,6 +5,7 @@ use crate::core::{Core, SpoolLimits};
 use crate::http::{Tls, Viewers};
 use crate::inventory::Inventory;
 use axum_server::tls_rustls::RustlsConfig;
+use proto::QosRules;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
@@ -20,6 +21,8 @@ pub struct Rules {
     pub spool: SpoolLimits,
     /// The nodes that the operator expects.
     pub inventory: Arc<Inventory>,
+    /// The rules for the quality of service of jobs.
+    pub qos: QosRules,
 }
 
 /// New settings, checked as a whole.
@@ -77,10 +80,10 @@ impl Reloads {
     /// then in any case.
     pub(super) fn settle(&self, options: &mut Options) {
         let Some((rules, viewers)) = self.last.clone() else { return };
-        let Rules { trust_hosts, recover, spool, inventory } = rules;
+        let Rules { trust_hosts, recover, spool, inventory, qos } = rules;
         let config = &mut options.config;
         (config.trust_hosts, config.recover, config.spool) = (trust_hosts, recover, spool);
-        config.inventory = inventory;
+        (config.inventory, config.qos) = (inventory, qos);
         if let Some(http) = &mut options.http {
             http.viewers = viewers;
         }
@@ -96,8 +99,8 @@ pub(super) struct Changing {
 
 /// Applies new settings.
 pub(super) fn apply(reload: Reload, core: &mut Core, http: Option<&Changing>) {
-    let Reload { rules: Rules { trust_hosts, recover, spool, inventory }, viewers, tls } = reload;
-    core.reconfigure(trust_hosts, recover, spool, inventory);
+    let Reload { rules: Rules { trust_hosts, recover, spool, inventory, qos }, viewers, tls } = reload;
+    core.reconfigure((trust_hosts, recover), spool, inventory, qos);
     if let Some(http) = http {
         http.viewers.replace(viewers);
         if let (Some(present), Some(new)) = (&http.tls, tls) {

@@ -2,7 +2,7 @@
 //! format, as the request accepts it.
 //!
 //! Labels are names of nodes and a few fixed words: no job and no pair of nodes is a label, so that the
-//! number of series grows with the number of nodes alone, by at most 26 for each node.
+//! number of series grows with the number of nodes alone, by at most 29 for each node.
 
 use super::{App, Snapshot};
 use crate::core::json::job_state;
@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The counters of nodes that are series, each with its help. Others are in `/api/v1/nodes`.
-const COUNTERS: [(&str, &str); 19] = [
+const COUNTERS: [(&str, &str); 22] = [
     ("lite_reads", "Reads of LITE begun"),
     ("lite_writes", "Writes of LITE begun"),
     ("lite_atomics", "Atomics of LITE begun"),
@@ -33,6 +33,9 @@ const COUNTERS: [(&str, &str); 19] = [
     ("lite_busy", "Calls of LITE repeated because the queue of the server was full"),
     ("lite_deadline_misses", "Operations of LITE whose deadline passed"),
     ("lite_connections", "Connections of LITE made"),
+    ("lite_bytes_limited", "Bytes of operations and calls of LITE by jobs with limits"),
+    ("lite_limit_waits", "Operations and calls of LITE that waited for a limit of their job"),
+    ("lite_limit_waited_us", "Microseconds that operations and calls of LITE waited for a limit"),
     ("rx_packets", "Packets received by the software RNIC"),
     ("tx_packets", "Packets sent by the software RNIC"),
     ("rx_icrc_errors", "Packets dropped by the software RNIC for a wrong ICRC"),

@@ -98,6 +98,14 @@ fn a_mistake_is_named_with_file_line_and_key() {
             "[[nodes]]\nname = 'a'\nbmc = { kind = 'command', program = 'short', timeout = 51 }\n",
             "3: timeout: want a number from 1 to 50",
         ),
+        ("[qos]\nrdma_limt = '1GB/s'\n", "2: unknown key rdma_limt; is it rdma_limit?"),
+        ("[qos]\nrdma_limit = '1GB'\n", "2: rdma_limit: 1GB is no rate: want a rate as in 500MB/s"),
+        ("[qos]\nrdma_priority = 'urgent'\n", "2: rdma_priority: urgent is no priority of operations"),
+        ("[qos]\nrdma_outstanding = 0\n", "2: rdma_outstanding: want a number from 1 to 65535"),
+        (
+            "[qos]\nrdma_limit = '2GB/s'\n[qos.most]\nrdma_limit = '1GB/s'\n",
+            "2: the RDMA limit of bytes per second 2000000000 is more than the operator allows",
+        ),
     ];
     for (text, wanted) in cases {
         let file = directory.file("m.toml", text.as_bytes());
@@ -110,7 +118,8 @@ fn a_mistake_is_named_with_file_line_and_key() {
         assert_eq!(error_line(&run), said);
     }
     let right = "listen = '127.0.0.1:0'\nlease_ms = 700\ntrust_hosts = true\n[http]\nlisten = '127.0.0.1:0'\n\
-         [jobs]\njob_bytes = '1GiB'\nretention = { age = '30d', bytes = '500 MB' }\n";
+         [jobs]\njob_bytes = '1GiB'\nretention = { age = '30d', bytes = '500 MB' }\n\
+         [qos]\nrdma_limit = '500MB/s'\nmost = { rdma_priority = 'normal', rdma_limit = '1GiB/s' }\n";
     assert!(check(&directory.file("m.toml", right.as_bytes()), &[]).status.success());
     let contexts = directory.file("c.toml", b"context = 'a'\n[contexts.b]\nmanager = 'x:1'\n");
     assert!(error_line(&check(&contexts, &["--contexts"])).ends_with("c.toml has no context a"));

@@ -190,10 +190,10 @@ fn a_log_is_kept_as_long_as_the_output() {
     h.pass(seconds(4));
     assert!(h.spool.files.contains_key(&SpoolFile::log(job)));
     h.core.reconfigure(
-        false,
-        false,
+        (false, false),
         SpoolLimits { keep: seconds(1), ..SpoolLimits::default() },
         Arc::default(),
+        QosRules::default(),
     );
     h.event(Event::Tick);
     assert!(!h.spool.files.contains_key(&SpoolFile::log(job)));

@@ -377,7 +377,10 @@ fn a_job_that_the_former_release_has_recorded_is_read() {
     let nodes = vec![(NodeId(1), Incarnation(2))];
     let former = encode(&(JobId(7), JobId(5), &spec, &nodes, Stage::Running));
     let (job, first, stage, ticket) = (JobId(7), JobId(5), Stage::Running, Ticket::default());
-    let record = JobRecord { job, first, spec, nodes, stage, ticket };
+    let qos = JobQos::default();
+    let earlier = encode(&(job, first, &spec, &nodes, Stage::Running, &ticket));
+    let record = JobRecord { job, first, spec, nodes, stage, ticket, qos };
+    assert_eq!(JobRecord::decode(&earlier), Some(record.clone()));
     assert_eq!(JobRecord::decode(&former), Some(record.clone()));
     assert_eq!(JobRecord::decode(&encode(&record)), Some(record));
 }

@@ -291,7 +291,8 @@ fn outputs_are_kept_for_a_time_and_up_to_a_length() {
     // New bounds count at once.
     let third = ran(&mut h, node, &[7; 60]);
     assert!(!gone(&mut h, third));
-    h.core.reconfigure(false, false, SpoolLimits { keep_bytes: 59, ..limits }, Arc::default());
+    let shorter = SpoolLimits { keep_bytes: 59, ..limits };
+    h.core.reconfigure((false, false), shorter, Arc::default(), QosRules::default());
     h.event(manager::core::Event::Tick);
     assert!(gone(&mut h, third));
 }

@@ -15,6 +15,7 @@ mod core_logs;
 mod core_machine;
 mod core_members;
 mod core_power;
+mod core_qos;
 mod core_queue;
 mod core_rollout;
 mod core_service;

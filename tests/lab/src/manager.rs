@@ -48,6 +48,8 @@ pub struct Job<'a> {
     pub time: Option<TimeLimit>,
     /// The name of the dataset that the output becomes; then no output is written.
     pub keep: Option<&'a str>,
+    /// Further options of the submission.
+    pub more: &'a [String],
 }
 
 impl Job<'_> {
@@ -68,6 +70,7 @@ impl Job<'_> {
         if let Some(limit) = &self.time {
             command.args(["--time", &limit.to_string()]);
         }
+        command.args(self.more);
         if !self.args.is_empty() {
             command.arg("--args").args(self.args);
         }

@@ -2,6 +2,7 @@
 
 use super::state::Home;
 use crate::output::beside;
+use crate::share::RdmaOptions;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -32,6 +33,8 @@ pub(crate) struct Options {
     /// Time limit of the job, as in 90s, 15m or 2h; then the job fails [default: no limit]
     #[arg(long, value_name = "LIMIT")]
     time: Option<TimeLimit>,
+    #[command(flatten)]
+    rdma: RdmaOptions,
     /// Keeps the output of the job on the nodes as a dataset of this name, which `--input lite:NAME` reads
     #[arg(long, value_name = "NAME", conflicts_with = "output")]
     keep: Option<String>,
@@ -65,6 +68,7 @@ pub(super) fn submit(home: &Home, options: &Options) -> Result<()> {
         args: &options.args,
         time: options.time,
         keep: options.keep.as_deref(),
+        more: &options.rdma.words(),
     };
     let mut command = state.client("submit");
     job.describe(&mut command, &result, &figures);

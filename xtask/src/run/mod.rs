@@ -38,10 +38,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     let joining = manager.wait_nodes(options.nodes, left, &members)?;
     running.supervise(joining, &mut manager, deadline)?;
-    let mut earlier = Vec::new();
+    let (mut earlier, more) = (Vec::new(), options.rdma.words());
     let kept: Vec<PathBuf> = options.keep.iter().map(|name| format!("lite:{name}").into()).collect();
-    let repeated = (0..options.repeat).map(|_| options.job());
-    for (number, job) in repeated.chain(options.next_job(&kept)).enumerate() {
+    let repeated = (0..options.repeat).map(|_| options.job(&more));
+    for (number, job) in repeated.chain(options.next_job(&kept, &more)).enumerate() {
         if number > 0 {
             earlier.push(report::job_figures(&figures)?);
         }

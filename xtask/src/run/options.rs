@@ -1,5 +1,6 @@
 //! The options of `cargo xtask run`.
 
+use crate::share::RdmaOptions;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -41,6 +42,8 @@ pub(crate) struct Options {
     /// Time limit of the job, as in 90s, 15m or 2h; then the job fails [default: limited by --timeout only]
     #[arg(long, value_name = "LIMIT")]
     pub time: Option<TimeLimit>,
+    #[command(flatten)]
+    pub rdma: RdmaOptions,
     /// Number of times that the job runs, one after the other on the same cluster; the result and the
     /// figures are those of the last, and the JSON object has those of the others as `earlier`
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
@@ -151,8 +154,8 @@ impl Options {
         Ok(plan)
     }
 
-    /// Returns the job.
-    pub(crate) fn job(&self) -> Job<'_> {
+    /// Returns the job. `more` are the options of its RDMA.
+    pub(crate) fn job<'a>(&'a self, more: &'a [String]) -> Job<'a> {
         let keep = self.keep.as_deref();
         Job {
             app: &self.app,
@@ -161,14 +164,15 @@ impl Options {
             args: &self.args,
             time: self.time,
             keep,
+            more,
         }
     }
 
     /// Returns the job that reads what the first has kept from `inputs`, if there is one.
-    pub(crate) fn next_job<'a>(&'a self, inputs: &'a [PathBuf]) -> Option<Job<'a>> {
+    pub(crate) fn next_job<'a>(&'a self, inputs: &'a [PathBuf], more: &'a [String]) -> Option<Job<'a>> {
         let app = self.then.as_deref()?;
         let args = &self.then_args;
-        Some(Job { app, nodes: self.nodes, inputs, args, time: self.time, keep: None })
+        Some(Job { app, nodes: self.nodes, inputs, args, time: self.time, keep: None, more })
     }
 
     /// Returns the RDMA devices as they were given.

@@ -17,7 +17,7 @@ use core::time::Duration;
 use lite::Config;
 use lite::testing::{Cluster as LiteCluster, Host};
 use platform::{Instant, IoAddr, Memory, Platform, Task};
-use proto::{CutRule, Dataset, InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
+use proto::{CutRule, Dataset, InputFile, JobId, JobQos, JobReport, JobStart, NodeId, ToManager, ToNode};
 use spin::Mutex;
 
 /// The virtual time after which nodes that send nothing count as silent.
@@ -83,6 +83,8 @@ pub struct JobCluster {
     credits: BTreeMap<(NodeId, JobId), (u64, usize)>,
     ends: Arc<Mutex<Vec<(NodeId, End)>>>,
     last_job: JobId,
+    /// The quality of service of the jobs that start from now on.
+    pub qos: JobQos,
     /// The nodes that have said that their part of the last job has ended.
     ended: BTreeSet<NodeId>,
 }
@@ -121,7 +123,15 @@ impl JobCluster {
         }
         cluster.world.run_for(Duration::from_millis(10));
         let (seen, credits) = (VecDeque::new(), BTreeMap::new());
-        Self { cluster, seen, credits, ends, last_job: JobId(0), ended: BTreeSet::new() }
+        Self {
+            cluster,
+            seen,
+            credits,
+            ends,
+            last_job: JobId(0),
+            qos: JobQos::default(),
+            ended: BTreeSet::new(),
+        }
     }
 
     /// Returns the numbers of all nodes.
@@ -239,7 +249,7 @@ impl JobCluster {
         self.ended.clear();
         let files = files.iter().map(|(name, bytes)| (String::from(*name), bytes.len() as u64));
         let kept = datasets.iter().map(|set| (format!("{}{}", Dataset::SCHEME, set.name), set.len()));
-        self.tell_all(&ToNode::JobStart(JobStart {
+        let start = JobStart {
             job,
             app: app.into(),
             args: args.iter().map(|&arg| arg.into()).collect(),
@@ -248,7 +258,11 @@ impl JobCluster {
             datasets: datasets.to_vec(),
             share,
             keep,
-        }));
+        };
+        self.tell_all(&match self.qos.is_plain() {
+            true => ToNode::JobStart(start),
+            false => ToNode::JobStartWith { start, qos: self.qos },
+        });
         let mut refusal = None;
         for _ in 0..self.nodes.len() {
             match self.next_message().expect("each node answers").1 {

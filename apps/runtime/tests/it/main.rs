@@ -4,3 +4,4 @@
 mod collectives;
 mod datasets;
 mod leftovers;
+mod limits;

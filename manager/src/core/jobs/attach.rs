@@ -67,7 +67,7 @@ impl Core {
     }
 
     fn restore_waiting(&mut self, record: JobRecord) {
-        let JobRecord { job, first, spec, nodes, stage, ticket } = record;
+        let JobRecord { job, first, spec, nodes, stage, ticket, .. } = record;
         let last = (stage == Stage::Loading).then_some(job);
         let nodes = nodes.into_iter().map(|(node, _)| node).collect();
         let (since, number) = (self.now, first);
@@ -209,8 +209,8 @@ impl Core {
         }
         self.record_job_end(&job, JobEnd::Done { run_us, stream_us });
         let stage = Stage::Done { reports, run_us, stream_us };
-        let (first, ticket) = (job.first, job.ticket);
-        let record = Arc::new(JobRecord { job: id, first, spec: job.spec, nodes, stage, ticket });
+        let (first, qos, ticket) = (job.first, job.ticket.qos, job.ticket);
+        let record = Arc::new(JobRecord { job: id, first, spec: job.spec, nodes, stage, ticket, qos });
         self.save(vec![Record::Job(record.clone())]);
         for node in over {
             self.forget_part(node, id);

@@ -1,8 +1,8 @@
 //! The nodes that may take a job: those that have its application, and the reasons why a node takes none.
 
 use super::super::Core;
-use super::super::records::{Spec, Wanted};
-use proto::{CutRule, NodeId, Reason, Terms, printable};
+use super::super::records::{Spec, Ticket, Wanted};
+use proto::{CutRule, NodeId, Reason, ToNode, printable};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The reason why a node takes no new job, whatever it does at present.
@@ -66,8 +66,8 @@ impl Core {
     }
 
     /// Returns the nodes on which a job may run.
-    pub(super) fn fit(&self, spec: &Spec, terms: &Terms) -> Result<Fit, Misfit> {
-        let app = &spec.app;
+    pub(super) fn fit(&self, spec: &Spec, ticket: &Ticket) -> Result<Fit, Misfit> {
+        let (app, terms) = (&spec.app, &ticket.terms);
         // Nodes that were members may come back.
         let absent = terms.wait && self.identities.any_absent(|node| self.members.get(*node).is_some());
         let missing = |reason| if absent { Misfit::Now(reason) } else { Misfit::Never(reason) };
@@ -83,7 +83,11 @@ impl Core {
         let Some(first) = having.iter().find_map(|&node| self.cut_of(node, app)) else {
             return Err(Misfit::Never(self.unknown(app)));
         };
-        let allowed: Vec<NodeId> = having.iter().copied().filter(|node| !excluded(node)).collect();
+        let may = |node: &NodeId| !excluded(node) && self.knows_limits(*node, ticket);
+        let allowed: Vec<NodeId> = having.iter().copied().filter(may).collect();
+        if let Some(reason) = self.too_old(&having, &allowed, spec, ticket) {
+            return Err(Misfit::Never(reason));
+        }
         let mut nodes = match &spec.wanted {
             Wanted::Any(0) => {
                 let joins = |node: &NodeId| self.hold(*node).is_none_or(|hold| hold.passes);
@@ -119,6 +123,28 @@ impl Core {
         }
         let able = nodes.iter().copied().filter(|&node| self.hold(node).is_none()).collect();
         Ok(Fit { wanted, nodes, able, cut })
+    }
+
+    /// Returns true unless a job has limits that a node's release does not know. It does not run there
+    /// without them.
+    fn knows_limits(&self, node: NodeId, ticket: &Ticket) -> bool {
+        let version = self.members.get(node).map(|live| live.join.version);
+        ticket.qos.is_plain() || version.is_none_or(|version| version >= ToNode::LIMITS_JOBS)
+    }
+
+    /// Returns the reason why a job with limits fits nowhere: a node that it names, or all nodes, do not know
+    /// them.
+    fn too_old(&self, having: &[NodeId], allowed: &[NodeId], spec: &Spec, ticket: &Ticket) -> Option<Reason> {
+        let old = having.iter().copied().find(|&node| {
+            let named = || match &spec.wanted {
+                Wanted::Any(_) => allowed.is_empty(),
+                Wanted::Named(names) => {
+                    self.members.get(node).is_some_and(|live| names.contains(&live.member.name))
+                }
+            };
+            !self.knows_limits(node, ticket) && named()
+        })?;
+        Some(format!("{} is of a former release, and knows no limits of RDMA", self.members.label(old)))
     }
 
     /// Returns the reasons why nodes take no job, for people; empty if all do.

@@ -6,8 +6,8 @@ use super::super::{ConnId, Core};
 use super::queue::{self, Submission};
 use super::{Job, Phase};
 use proto::{
-    JobDetails, JobId, JobInfo, JobPhase, JobReport, JobState, JobStatus, Reason, Refusal, Terms, ToClient,
-    encode, printable,
+    JobDetails, JobId, JobInfo, JobPhase, JobQos, JobReport, JobState, JobStatus, Reason, Refusal, Terms,
+    ToClient, encode, printable,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -144,6 +144,7 @@ impl Core {
             requeues: job.ticket.requeues,
             output_bytes: job.spools().then_some(job.output.taken),
             log_bytes: self.log_len(job.first),
+            qos: job.ticket.qos,
             ..blank(job.first, &job.spec.app, &job.ticket.terms, state)
         }
     }
@@ -162,6 +163,7 @@ impl Core {
             output_bytes: ended.output,
             log_bytes: self.log_len(*job),
             expired: ended.expired,
+            qos: ended.qos,
             ..blank(*job, app, &ticket.terms, JobState::Ended(end.clone()))
         }
     }
@@ -190,6 +192,7 @@ fn blank(job: JobId, app: &str, terms: &Terms, state: JobState) -> JobInfo {
         output_bytes: None,
         log_bytes: None,
         expired: false,
+        qos: JobQos::default(),
     }
 }
 
@@ -201,6 +204,7 @@ fn info_of_queued(submission: &Submission, reason: Reason) -> JobInfo {
         limit_ms: queue::limit_ms(spec),
         submitted_ms: ticket.submitted_ms,
         requeues: ticket.requeues,
+        qos: ticket.qos,
         ..blank(*number, &spec.app, &ticket.terms, JobState::Queued { reason: printable(&reason) })
     }
 }

@@ -313,8 +313,8 @@ impl Core {
     fn save_job(&mut self, id: JobId, stage: Stage) {
         let Some(job) = self.jobs.running.get(&id) else { return };
         let nodes = job.parts.iter().map(|part| (part.node, part.incarnation)).collect();
-        let (spec, ticket) = (job.spec.clone(), job.ticket.clone());
-        let record = JobRecord { job: id, first: job.first, spec, nodes, stage, ticket };
+        let (spec, ticket, qos) = (job.spec.clone(), job.ticket.clone(), job.ticket.qos);
+        let record = JobRecord { job: id, first: job.first, spec, nodes, stage, ticket, qos };
         self.save(vec![super::Record::Job(Arc::new(record))]);
     }
 

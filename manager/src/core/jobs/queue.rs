@@ -8,7 +8,7 @@ use super::eligible::{Fit, Misfit};
 use super::policy::{self, Use, Verdict, Waiting};
 use super::reasons::After;
 use platform::Instant;
-use proto::{JobEnd, JobId, NodeId, Reason, Terms, ToClient, encoded_len};
+use proto::{JobEnd, JobId, JobQos, NodeId, Reason, Terms, ToClient, encoded_len};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -84,10 +84,14 @@ impl Submission {
 
 impl Core {
     /// Handles a submission of a client.
-    pub(in super::super) fn submit(&mut self, conn: ConnId, spec: Spec, terms: Terms) {
+    pub(in super::super) fn submit(&mut self, conn: ConnId, spec: Spec, terms: Terms, wish: &JobQos) {
+        let qos = match self.config.qos.decide(wish) {
+            Ok(qos) => qos,
+            Err(reason) => return self.fail_client(conn, reason),
+        };
         let owner = self.asker(conn).map_or_else(|_| String::new(), |(name, _)| name.into());
         let (by, submitted_ms) = (self.who(conn), self.unix_ms());
-        let ticket = Ticket { terms, owner, by, submitted_ms, ..Ticket::default() };
+        let ticket = Ticket { terms, owner, by, submitted_ms, qos, ..Ticket::default() };
         let total = spec.inputs.iter().fold(0u64, |total, file| total.saturating_add(file.len));
         let too_long = || self.input_objection(total).filter(|_| ticket.terms.detach);
         if let Some(reason) = self.objection(conn, &spec, &ticket).or_else(too_long) {
@@ -132,7 +136,8 @@ impl Core {
     pub(super) fn save_queued(&mut self, submission: &Submission) {
         let Submission { spec, ticket, number, .. } = submission;
         let (spec, ticket, stage) = (spec.clone(), ticket.clone(), Stage::Queued);
-        let record = JobRecord { job: *number, first: *number, spec, nodes: Vec::new(), stage, ticket };
+        let (job, first, qos) = (*number, *number, ticket.qos);
+        let record = JobRecord { job, first, spec, nodes: Vec::new(), stage, ticket, qos };
         self.save(vec![Record::Job(Arc::new(record))]);
     }
 
@@ -170,7 +175,7 @@ impl Core {
         if let Err(After::Never(reason)) = self.after(terms.after) {
             return Some(reason);
         }
-        match self.fit(spec, terms) {
+        match self.fit(spec, ticket) {
             Err(Misfit::Never(reason)) => Some(reason),
             Err(Misfit::Now(reason)) if !terms.wait => Some(reason),
             _ => None,
@@ -219,7 +224,7 @@ impl Core {
             if self.obstacle(submission).is_some() {
                 continue;
             }
-            if let Ok(fit) = self.fit(&submission.spec, &submission.ticket.terms) {
+            if let Ok(fit) = self.fit(&submission.spec, &submission.ticket) {
                 let (job, wanted, able) = (submission.number, fit.wanted, fit.able.clone());
                 queue.push(Waiting { job, wanted, able, time: submission.spec.limit });
                 fits.insert(job, fit);
@@ -371,6 +376,7 @@ pub(super) fn description_len(spec: &Spec) -> usize {
 
 /// Returns the record of a job's end without its nodes.
 pub(super) fn ended(job: JobId, spec: &Spec, ticket: Ticket, end: JobEnd, ended_ms: u64) -> EndedRecord {
+    let qos = ticket.qos;
     EndedRecord {
         job,
         app: spec.app.clone(),
@@ -383,6 +389,7 @@ pub(super) fn ended(job: JobId, spec: &Spec, ticket: Ticket, end: JobEnd, ended_
         ended_ms,
         output: None,
         expired: false,
+        qos,
     }
 }
 

@@ -66,7 +66,7 @@ impl Core {
             // The number for a new start is not reserved yet.
             Some((_, Verdict::Start(_))) => STORE_IS_SLOW.into(),
             Some((fit, Verdict::Busy)) => self.busy(fit),
-            None => match self.fit(&submission.spec, &submission.ticket.terms) {
+            None => match self.fit(&submission.spec, &submission.ticket) {
                 Ok(fit) if self.idle(&fit) < fit.wanted => self.busy(&fit),
                 Ok(_) => format!("more than {DEPTH} jobs are before it"),
                 Err(misfit) => misfit.reason(),

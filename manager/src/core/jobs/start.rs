@@ -6,7 +6,7 @@ use super::super::{Core, Message};
 use super::queue::Submission;
 use super::spooled::Feeding;
 use super::{Job, Part};
-use proto::{CutRule, Dataset, InputFile, JobStart, NodeId, Reason, ToNode};
+use proto::{CutRule, Dataset, InputFile, JobQos, JobStart, NodeId, Reason, ToNode};
 use std::sync::Arc;
 
 impl Core {
@@ -43,7 +43,8 @@ impl Core {
         let incarnation = |&node: &NodeId| Some((node, self.members.get(node)?.member.incarnation));
         let members = nodes.iter().filter_map(incarnation).collect();
         let (stage, copy) = (Stage::Loading, ticket.clone());
-        let record = JobRecord { job, first, spec: spec.clone(), nodes: members, stage, ticket: copy };
+        let (spec_copy, qos) = (spec.clone(), ticket.qos);
+        let record = JobRecord { job, first, spec: spec_copy, nodes: members, stage, ticket: copy, qos };
         save.push(Record::Job(Arc::new(record)));
         save.extend(last.map(Record::JobGone));
         self.save(save);
@@ -57,7 +58,7 @@ impl Core {
         let (app, args, keep) = (spec.app.clone(), spec.args.clone(), spec.keep.is_some());
         let start = JobStart { job, app, args, nodes, inputs, datasets, share, keep };
         self.log(format!("job {}: {} on {} nodes, {files} files", job.0, start.app, start.nodes.len()));
-        let parts = self.tell_start(start);
+        let parts = self.tell_start(start, qos);
         let cutter = Some(cutter);
         let new = Job { feeding, cutter, ..Job::new((conn, first), (spec, ticket), parts, self.now) };
         self.jobs.running.insert(job, new);
@@ -68,9 +69,12 @@ impl Core {
     }
 
     /// Tells the nodes of a job to start their parts, and returns the parts.
-    fn tell_start(&mut self, start: JobStart) -> Vec<Part> {
+    fn tell_start(&mut self, start: JobStart, qos: JobQos) -> Vec<Part> {
         let (job, nodes) = (start.job, start.nodes.clone());
-        let message = Message::to_nodes(&ToNode::JobStart(start));
+        let message = Message::to_nodes(&match qos.is_plain() {
+            true => ToNode::JobStart(start),
+            false => ToNode::JobStartWith { start, qos },
+        });
         for &node in &nodes {
             if let Some(live) = self.members.get_mut(node) {
                 live.job = Some(job);

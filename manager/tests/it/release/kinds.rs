@@ -72,14 +72,14 @@ pub(super) fn messages() -> Vec<Kind> {
         message!(ToManager; JobStanding, Result<(), Reason>; |bytes| {
             decode::<ToManager>(bytes).ok().map(|message| message.since())
         }),
-        message!(ToNode; LinkKind, PathMtu, NameError, PowerAction, Result<(NodeId, Vec<u8>), NameError>; |bytes| {
+        message!(ToNode; LinkKind, PathMtu, NameError, PowerAction, Result<(NodeId, Vec<u8>), NameError>, RdmaPriority; |bytes| {
             decode::<ToNode>(bytes).ok().map(|message| message.since())
         }),
-        message!(FromClient; PowerAction, PowerVerb, UserRole; |_| None),
+        message!(FromClient; PowerAction, PowerVerb, UserRole, RdmaPriority; |_| None),
         message!(
             ToClient;
             CutRule, NodeState, JobPhase, Refusal, NodeStanding, NodeStep, RolloutState, UserRole, JobEnd, JobState,
-            Presence;
+            Presence, RdmaPriority;
             |_| None
         ),
         message!(Backup; ; |_| None),
@@ -107,9 +107,9 @@ pub(super) fn records() -> Vec<RecordKind> {
             Some(Record::Member(Box::new(decode::<MemberRecord>(b).ok()?)))
         }),
         record!(NameRecord; ; |b| Some(Record::Name(decode(b).ok()?))),
-        record!(JobRecord; Wanted, Stage; |b| Some(Record::Job(Arc::new(decode(b).ok()?)))),
+        record!(JobRecord; Wanted, Stage, RdmaPriority; |b| Some(Record::Job(Arc::new(JobRecord::decode(b)?)))),
         record!(DatasetRecord; ; |b| Some(Record::Dataset(decode(b).ok()?))),
-        record!(EndedRecord; JobEnd; |b| Some(Record::Ended(Arc::new(decode(b).ok()?)))),
+        record!(EndedRecord; JobEnd, RdmaPriority; |b| Some(Record::Ended(Arc::new(EndedRecord::decode(b)?)))),
         record!(WithdrawnRecord; Withdrawn; |b| Some(Record::Withdrawn(decode(b).ok()?))),
         record!(ImageInfo; ; |b| {
             Some(Record::Image(KeptImage { info: decode(b).ok()?, bytes: Arc::new([7, 200]) }))

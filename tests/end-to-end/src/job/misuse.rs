@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Arguments of `run`, each with a text that its error line must contain.
-const WRONG: [(&str, &[&str], &str); 11] = [
+const WRONG: [(&str, &[&str], &str); 12] = [
     ("missing-file", &["--input", "/nowhere/text"], "cannot read /nowhere/text: No such file"),
     ("directory-as-input", &["--input", "/usr"], "cannot read /usr: not a file"),
     ("no-nodes", &["--nodes", "0"], "0 is not in 1..=16"),
@@ -20,6 +20,7 @@ const WRONG: [(&str, &[&str], &str); 11] = [
     ("unknown-app", &["--app", "wordcloud"], "wordcloud"),
     ("unknown-nic", &["--nic", "cx9"], "cx9"),
     ("unknown-option", &["--node", "3"], "--node"),
+    ("bad-rdma-limit", &["--rdma-limit", "5MB"], "want a rate as in 500MB/s"),
     ("bad-faults", &["--fabric", "loss=2"], "fault loss: `2` is not a probability"),
     (
         "unwritable-output",

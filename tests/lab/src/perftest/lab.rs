@@ -163,7 +163,8 @@ impl Lab {
     /// Runs an application without input on both appliances. Returns its output.
     pub fn job(&mut self, app: &str, args: &[String]) -> Result<Vec<u8>> {
         let [output, json] = ["output", "figures"].map(|name| self.dir.path().join(name));
-        let job = Job { app, nodes: NODES, inputs: &[self.empty()?], args, time: None, keep: None };
+        let job =
+            Job { app, nodes: NODES, inputs: &[self.empty()?], args, time: None, keep: None, more: &[] };
         let job = self.manager.submit(&job, &output, &json)?;
         self.wait(job, JOB).with_context(|| app.to_owned())?;
         Ok(std::fs::read(output)?)

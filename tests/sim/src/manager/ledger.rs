@@ -192,7 +192,7 @@ impl Ledger {
                     self.bound(conn, *request, u64::from_le_bytes(*number));
                 }
             }
-            Message::ToNode(ToNode::JobStart(start)) => {
+            Message::ToNode(ToNode::JobStart(start) | ToNode::JobStartWith { start, .. }) => {
                 let job = start.job.0;
                 self.last[1] = self.last[1].max(job);
                 if self.jobs.insert(job) && !self.started.insert(job) {
@@ -224,7 +224,8 @@ impl Ledger {
                 ToNode::Resumed(_)
                 | ToNode::HeartbeatAck { .. }
                 | ToNode::Voucher { .. }
-                | ToNode::JobStart(_),
+                | ToNode::JobStart(_)
+                | ToNode::JobStartWith { .. },
             ) => self.members.get(&conn).copied(),
             _ => None,
         };

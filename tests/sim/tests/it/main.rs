@@ -6,6 +6,7 @@ mod cluster;
 mod death;
 mod drain;
 mod explore;
+mod limits;
 mod manager;
 mod regions;
 mod rpc;

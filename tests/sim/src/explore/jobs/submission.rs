@@ -3,7 +3,7 @@
 use super::super::random::Random;
 use super::node::{APP, BYTES, output};
 use crate::Socket;
-use proto::{FromClient, InputFile, JobId, JobRequest, NodeId, Terms, ToClient};
+use proto::{FromClient, InputFile, JobId, JobQos, JobRequest, NodeId, Terms, ToClient};
 use std::collections::BTreeMap;
 
 /// The number of bytes of input in one message.
@@ -41,12 +41,19 @@ impl Submission {
         }
         let priority = random.below(3) as i16;
         let terms = Terms { wait: true, priority, requeue: random.one_in(2), ..Terms::default() };
+        if priority == 2 {
+            let qos = JobQos { bytes_per_second: Some(1_000_000), ..JobQos::default() };
+            return FromClient::SubmitWith { request, terms, qos };
+        }
         FromClient::SubmitOn { request, terms }
     }
 
     /// Returns the job that `wish` submits, if it is a submission.
     pub(super) fn of(wish: &FromClient) -> Option<Self> {
-        let (FromClient::Submit(request) | FromClient::SubmitOn { request, .. }) = wish else {
+        let (FromClient::Submit(request)
+        | FromClient::SubmitOn { request, .. }
+        | FromClient::SubmitWith { request, .. }) = wish
+        else {
             return None;
         };
         let total = request.inputs.iter().map(|file| file.len).sum();
