@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod away;
 mod measure;
 mod paced;
 mod ping_pong;
@@ -19,6 +20,7 @@ mod progress;
 mod qos;
 mod remote;
 
+pub use away::Away;
 pub use paced::Paced;
 pub use progress::Progress;
 pub use qos::Qos;
@@ -44,7 +46,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Returns all applications that measure.
 #[must_use]
 pub fn apps() -> Vec<Box<dyn App>> {
-    vec![Box::new(Bench), Box::new(Paced), Box::new(Progress), Box::new(Qos)]
+    vec![Box::new(Away), Box::new(Bench), Box::new(Paced), Box::new(Progress), Box::new(Qos)]
 }
 
 /// The name of the argument of [`samples`].

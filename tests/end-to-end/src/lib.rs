@@ -18,7 +18,7 @@ pub use builds::{cases as builds, missing};
 pub use cx3::GROUP as EMULATED_CARDS;
 
 use appliance::{boot as kernel, cluster, consoles, image, machine, perftest, screens, semantics};
-use job::{disturbed, graph, log, misuse, on_the_wire, priorities, standing, word_count};
+use job::{disturbed, graph, limits, log, misuse, on_the_wire, priorities, standing, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
 
@@ -48,6 +48,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         priorities::cases(),
         cx3::cases(),
         graph::cases(),
+        limits::cases(),
         log::cases(),
         on_the_wire::cases(),
         word_count::cases(),

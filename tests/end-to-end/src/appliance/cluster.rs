@@ -1,7 +1,7 @@
 //! Tests of machines and a manager without a job: joining, refusals, last words, idling.
 
 use super::boot::{PANIC, REFUSED};
-use super::{ipv6, killed, patience, power, rollout};
+use super::{drained, ipv6, killed, patience, power, rollout};
 use crate::job::disturbed::wait_for;
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
@@ -93,6 +93,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .chain(killed::cases())
     .chain(rollout::cases())
     .chain(power::cases())
+    .chain(drained::cases())
     .chain(ipv6::cases())
     .collect()
 }

@@ -3,7 +3,9 @@
 pub(crate) mod bare;
 pub(crate) mod boot;
 pub(crate) mod cluster;
+mod commands;
 pub(crate) mod consoles;
+mod drained;
 pub(crate) mod image;
 pub(crate) mod ipv6;
 mod killed;

@@ -1,15 +1,13 @@
 //! Rollouts of images on appliances that do jobs: a good image, and four kinds of bad ones.
 
 use super::cluster::LIMIT;
+use super::commands::Commands;
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use handover::Kernel;
 use lab::cluster::Cluster;
-use lab::manager::Manager;
 use lab::{image, setup, tool};
-use serde_json::Value;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,34 +86,7 @@ fn with_flaw(base: &[u8], flaw: u8) -> Result<Vec<u8>> {
     Ok(image)
 }
 
-/// Commands for the manager of a cluster, for all threads of a test.
-struct Commands<'a> {
-    program: OsString,
-    address: &'a str,
-    key: &'a Path,
-    log: &'a Path,
-}
-
-impl<'a> Commands<'a> {
-    fn new(manager: &'a Manager, log: &'a Path) -> Self {
-        let program = manager.client("nodes").get_program().to_owned();
-        Self { program, address: manager.address(), key: manager.key(), log }
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(words).args(["--manager", self.address, "--key-file"]).arg(self.key);
-        command
-    }
-
-    /// Returns the object that a command of a list writes.
-    fn list(&self, words: &[&str], to: &str) -> Result<Value> {
-        let json = self.log.with_extension(format!("{to}.json"));
-        let said = self.log.with_extension(format!("{to}.log"));
-        tool::run_ok(self.command(words).arg("--json").arg(&json), &said, LIMIT)?;
-        Ok(serde_json::from_slice(&std::fs::read(&json)?)?)
-    }
-
+impl Commands<'_> {
     /// Adds an image, and returns its SHA-256.
     fn add(&self, file: &Path, version: &str) -> Result<String> {
         let file = file.to_str().context("a path that is text")?;

@@ -4,6 +4,7 @@ pub(crate) mod capture;
 pub(crate) mod disturbed;
 pub(crate) mod graph;
 pub(crate) mod inputs;
+pub(crate) mod limits;
 pub(crate) mod log;
 pub(crate) mod misuse;
 pub(crate) mod on_the_wire;
