@@ -28,6 +28,9 @@ const IN: usize = 4;
 const SOCKET: usize = 128 << 10;
 /// The pause between two attempts to connect again.
 const AGAIN: Duration = Duration::from_millis(100);
+/// The most messages of a manager before the one that says which manager it is: one for each member and each
+/// departure.
+const HELD: usize = 1 << 14;
 /// The number of heartbeats whose times are kept until they are acknowledged.
 const BEATS_KEPT: usize = 64;
 
@@ -244,6 +247,8 @@ impl Link {
         let mut turn = 0;
         // The direction to the manager of a connection on which the membership is not resumed yet.
         let mut asking: Option<Sending> = None;
+        // The messages of a manager that the node does not obey yet.
+        let mut held = Vec::new();
         loop {
             let limit = match &asking {
                 Some(_) => Some(Resume::answer_within(self.lease)),
@@ -253,20 +258,27 @@ impl Link {
                 Ok(message) => {
                     // Long messages are not decoded twice.
                     let of_membership = ToNode::is_of_membership(&message);
-                    match of_membership.then(|| proto::decode(&message).ok()).flatten() {
+                    let obeys = match of_membership.then(|| proto::decode(&message).ok()).flatten() {
                         Some(ToNode::Resumed(resumed)) => self.resumed(&resumed, &mut asking),
                         Some(ToNode::Refused { .. }) => {
                             refused = true;
+                            held.clear();
                             Ok(())
                         }
+                        _ if asking.is_some() && held.len() < HELD => {
+                            held.push(message);
+                            continue;
+                        }
+                        _ if asking.is_some() => Err(ClientError::Unexpected),
                         _ => Ok(()),
-                    }
-                    .map(|()| self.pass_on(message))
+                    };
+                    obeys.map(|()| held.drain(..).chain([message]).for_each(|message| self.pass_on(message)))
                 }
                 Err(error) => Err(error),
             };
             let Err(error) = error else { continue };
             receiving.hang_up();
+            held.clear();
             if asking.is_some() || matches!(error, ClientError::Silent(_)) {
                 // This manager is a standby, or stopped.
                 turn += 1;

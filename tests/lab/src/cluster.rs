@@ -146,6 +146,20 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Prepares a cluster whose manager is `program`, with options of its own, for `count` machines that
+    /// [boot an image again](Self::booting_again), and for `hosts` processes beside them.
+    pub fn under(
+        program: &Path,
+        options: &[&str],
+        (count, hosts): (u16, u16),
+        image: &Path,
+        log: &Path,
+    ) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; usize::from(count) + usize::from(hosts)];
+        let booting_again = Some(image.to_owned());
+        Ok(Self { booting_again, ..Self::prepare_under(program, nics, Cards::default(), options, log)? })
+    }
+
     /// Starts machines as [`start`](Self::start) does, with the key in a boot module.
     pub fn with_key_module(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
@@ -201,13 +215,23 @@ impl Cluster {
         manager: &[&str],
         log: &Path,
     ) -> Result<Self> {
+        Self::prepare_under(&manager::build(Profile::Dev)?, nics, special, manager, log)
+    }
+
+    fn prepare_under(
+        program: &Path,
+        nics: Vec<RdmaNic>,
+        special: Cards<'_>,
+        manager: &[&str],
+        log: &Path,
+    ) -> Result<Self> {
         let lab = Lab::get()?;
         let has_cards = nics.iter().any(|nic| nic.profile().is_some());
         let tools = has_cards.then(cx3::Tools::get).transpose()?;
         let tools = tools.transpose().map_err(|why| anyhow!("{why}"))?;
         // The path is short because of the sockets in the directory.
         let dir = TempDir::with_prefix("ferrolite-")?;
-        let manager = Manager::start_with(&manager::build(Profile::Dev)?, 0, dir.path(), manager)?;
+        let manager = Manager::start_with(program, 0, dir.path(), manager)?;
         let fabric = Fabric::start(&FabricConfig {
             ports: nics.len(),
             dir: dir.path().to_owned(),

@@ -25,6 +25,7 @@ pub mod paths;
 pub mod peer;
 pub mod perftest;
 pub mod processes;
+pub mod release;
 pub mod setup;
 pub mod text;
 pub mod tool;

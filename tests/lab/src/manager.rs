@@ -133,6 +133,12 @@ impl Manager {
         self.start_again()
     }
 
+    /// Stops the daemon in good order, and starts that of another build with its address and its files.
+    pub fn stop_and_start(&mut self, program: &Path) -> Result<()> {
+        self.program = program.to_owned();
+        self.stop_and_restart()
+    }
+
     fn start_again(&mut self) -> Result<()> {
         (self.daemon, self.address) = daemon(&self.program, self.port()?, &self.work, &self.more)?;
         Ok(())

@@ -13,6 +13,7 @@ mod last_words;
 mod patience;
 mod poller;
 
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -39,6 +40,9 @@ const HEARTBEAT_ROOM: usize = 16 * HEARTBEAT_MAX;
 /// The number of heartbeats whose times are kept until they are acknowledged. If a task computes for longer,
 /// the acknowledgements of the latest heartbeats count.
 const HEARTBEATS_KEPT: usize = 64;
+/// The most messages of a manager before the one that says which manager it is: one for each member and each
+/// departure.
+const HELD: usize = 1 << 14;
 /// Tasks that can wait to send at a time without spinning.
 const MAX_WAITERS: usize = 32;
 
@@ -49,6 +53,8 @@ struct Incoming {
     chunk: Vec<u8>,
     /// Bytes of `chunk` that have arrived and are not decrypted yet.
     range: core::ops::Range<usize>,
+    /// Messages of a manager that the node does not obey yet.
+    held: VecDeque<Vec<u8>>,
 }
 
 impl Incoming {
@@ -57,7 +63,7 @@ impl Incoming {
         let len = rest.len();
         let mut chunk = rest;
         chunk.resize(CHUNK.max(len), 0);
-        Self { stream, opener, chunk, range: 0..len }
+        Self { stream, opener, chunk, range: 0..len, held: VecDeque::new() }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, RecvError>> {
@@ -98,8 +104,20 @@ impl core::fmt::Display for RecvError {
 struct Receiving {
     /// `None` while there is no connection.
     incoming: Option<Incoming>,
+    /// Messages of a manager that the node obeys, in order.
+    ready: VecDeque<Vec<u8>>,
     /// The task that receives, while there is no connection.
     waker: Option<Waker>,
+}
+
+/// The way to handle a message of a manager.
+enum Verdict {
+    /// The node obeys the manager.
+    Obey,
+    /// The node does not know yet whether it obeys the manager.
+    Hold,
+    /// The node has seen a later manager.
+    Leave,
 }
 
 /// The state of the connection.
@@ -213,7 +231,11 @@ impl ManagerLink {
         let tag = |bytes: Vec<u8>| bytes.first().copied().unwrap_or(0xff);
         let lines = ToManager::Log { lines: Vec::new() };
         Self {
-            receiving: spin::Mutex::new(Receiving { incoming: Some(incoming), waker: None }),
+            receiving: spin::Mutex::new(Receiving {
+                incoming: Some(incoming),
+                ready: VecDeque::new(),
+                waker: None,
+            }),
             outgoing: IrqMutex::new(outgoing),
             lease,
             lease_until: AtomicU64::new((asked + lease).as_nanos()),
@@ -224,12 +246,14 @@ impl ManagerLink {
         }
     }
 
-    /// Handles a message that concerns the connection itself. Returns false if the node does not obey the
-    /// manager, because it has seen a later one.
-    fn note(&self, message: &[u8]) -> bool {
+    /// Handles a message that concerns the connection itself.
+    fn note(&self, message: &[u8]) -> Verdict {
         if !ToNode::is_of_membership(message) {
+            if matches!(self.outgoing.lock().line, Line::Asking(_)) {
+                return Verdict::Hold;
+            }
             self.on_acknowledgement(message);
-            return true;
+            return Verdict::Obey;
         }
         match proto::decode(message) {
             Ok(ToNode::Resumed(resumed)) => {
@@ -239,7 +263,7 @@ impl ManagerLink {
                     drop(outgoing);
                     let own = resumed.epoch;
                     self.has_broken(&format_args!("its manager has epoch {own}, and there is one of {seen}"));
-                    return false;
+                    return Verdict::Leave;
                 }
                 outgoing.resume.epoch = resumed.epoch;
                 if let Line::Asking(asked) = outgoing.line {
@@ -251,7 +275,7 @@ impl ManagerLink {
             Ok(ToNode::Refused { .. }) => self.outgoing.lock().enter(Line::Over),
             _ => {}
         }
-        true
+        Verdict::Obey
     }
 
     /// Records an acknowledged heartbeat.
@@ -420,20 +444,38 @@ impl ControlLink for ManagerLink {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
-        match receiving.incoming.as_mut().map(|incoming| incoming.poll(cx)) {
-            Some(Poll::Pending) => return Poll::Pending,
-            Some(Poll::Ready(Ok(message))) => {
-                self.heard.store(time::now().as_nanos(), Ordering::Relaxed);
-                if self.note(&message) {
-                    return Poll::Ready(Ok(message));
+        if let Some(message) = receiving.ready.pop_front() {
+            return Poll::Ready(Ok(message));
+        }
+        while let Some(incoming) = &mut receiving.incoming {
+            let message = match incoming.poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(message)) => message,
+                Poll::Ready(Err(why)) => {
+                    receiving.incoming = None;
+                    self.has_broken(&why);
+                    break;
                 }
-                receiving.incoming = None;
+            };
+            self.heard.store(time::now().as_nanos(), Ordering::Relaxed);
+            match self.note(&message) {
+                Verdict::Obey if incoming.held.is_empty() => return Poll::Ready(Ok(message)),
+                Verdict::Obey => {
+                    let mut held = core::mem::take(&mut incoming.held);
+                    held.push_back(message);
+                    let first = held.pop_front();
+                    receiving.ready = held;
+                    return Poll::Ready(first.ok_or(LinkDown));
+                }
+                Verdict::Hold if incoming.held.len() < HELD => {
+                    incoming.held.push_back(message);
+                }
+                Verdict::Hold => {
+                    receiving.incoming = None;
+                    self.has_broken(&"the manager does not say which one it is");
+                }
+                Verdict::Leave => receiving.incoming = None,
             }
-            Some(Poll::Ready(Err(why))) => {
-                receiving.incoming = None;
-                self.has_broken(&why);
-            }
-            None => {}
         }
         receiving.waker = Some(cx.waker().clone());
         match self.outgoing.lock().line {

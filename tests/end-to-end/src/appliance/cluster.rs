@@ -1,7 +1,7 @@
 //! Tests of machines and a manager without a job: joining, refusals, last words, idling.
 
 use super::boot::{PANIC, REFUSED};
-use super::{drained, ipv6, killed, patience, power, rollout};
+use super::{drained, epoch, ipv6, killed, patience, power, release, rollout};
 use crate::job::disturbed::wait_for;
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
@@ -94,6 +94,8 @@ pub(crate) fn cases() -> Vec<Case> {
     .chain(rollout::cases())
     .chain(power::cases())
     .chain(drained::cases())
+    .chain(release::cases())
+    .chain(epoch::cases())
     .chain(ipv6::cases())
     .collect()
 }

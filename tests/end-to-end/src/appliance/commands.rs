@@ -19,8 +19,12 @@ pub(super) struct Commands<'a> {
 
 impl<'a> Commands<'a> {
     pub(super) fn new(manager: &'a Manager, log: &'a Path) -> Self {
-        let program = manager.client("nodes").get_program().to_owned();
-        Self { program, address: manager.address(), key: manager.key(), log }
+        Self::by(manager.client("nodes").get_program().as_ref(), manager, log)
+    }
+
+    /// Makes commands of another build than the manager's.
+    pub(super) fn by(program: &Path, manager: &'a Manager, log: &'a Path) -> Self {
+        Self { program: program.into(), address: manager.address(), key: manager.key(), log }
     }
 
     pub(super) fn command(&self, words: &[&str]) -> Command {

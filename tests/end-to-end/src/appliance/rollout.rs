@@ -88,7 +88,7 @@ fn with_flaw(base: &[u8], flaw: u8) -> Result<Vec<u8>> {
 
 impl Commands<'_> {
     /// Adds an image, and returns its SHA-256.
-    fn add(&self, file: &Path, version: &str) -> Result<String> {
+    pub(super) fn add(&self, file: &Path, version: &str) -> Result<String> {
         let file = file.to_str().context("a path that is text")?;
         let said = self.log.with_extension("add.log");
         let added =
@@ -99,7 +99,7 @@ impl Commands<'_> {
     }
 
     /// Returns the digest of the kernel in an image that is kept.
-    fn kernel_of(&self, sha256: &str) -> Result<String> {
+    pub(super) fn kernel_of(&self, sha256: &str) -> Result<String> {
         let images = self.list(&["image", "ls"], "images")?;
         let mut images = images["images"].as_array().into_iter().flatten();
         let image = images.find(|image| image["sha256"] == sha256).context("an image that was added")?;
@@ -107,7 +107,7 @@ impl Commands<'_> {
     }
 
     /// Waits until all nodes are in service and run a kernel. A node tells its image after it has joined.
-    fn all_run(&self, kernel: &str, count: u16) -> Result<()> {
+    pub(super) fn all_run(&self, kernel: &str, count: u16) -> Result<()> {
         let begun = Instant::now();
         loop {
             let nodes = self.list(&["node", "ls"], "nodes")?;
