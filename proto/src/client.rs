@@ -517,6 +517,25 @@ pub enum ToClient {
         /// True if nodes with larger names follow on another page.
         more: bool,
     },
+    /// Does the same as [`JobShown`](Self::JobShown) for a job with a quality of service (version 11).
+    JobShownWith {
+        /// All that is known of the job.
+        details: JobDetails,
+        /// The quality of service.
+        qos: JobQos,
+    },
+}
+
+impl ToClient {
+    /// Returns [`JobShownWith`](Self::JobShownWith) as [`JobShown`](Self::JobShown) with the quality of service
+    /// among the details, and all other messages as they are.
+    #[must_use]
+    pub fn with_whole_details(self) -> Self {
+        match self {
+            Self::JobShownWith { details, qos } => Self::JobShown(JobDetails { qos, ..details }),
+            other => other,
+        }
+    }
 }
 
 /// The kind of a refusal.

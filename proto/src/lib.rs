@@ -59,7 +59,7 @@ use serde::{Deserialize, Serialize};
 /// [`OLDEST_VERSION`] on, and sends none a message that its version does not have.
 ///
 /// Messages of a released version never change: new ones are new variants at the end of an enumeration.
-pub const PROTOCOL_VERSION: u16 = 10;
+pub const PROTOCOL_VERSION: u16 = 11;
 
 /// The oldest version that a manager of this version serves. It is at most that of the newest release
 /// (`releases.toml`).

@@ -460,7 +460,7 @@ pub enum ToNode {
         /// The number of the request.
         request: u32,
     },
-    /// Does the same as [`JobStart`](Self::JobStart) for a job with a quality of service (version 10).
+    /// Does the same as [`JobStart`](Self::JobStart) for a job with a quality of service (version 11).
     JobStartWith {
         /// The node's part.
         start: JobStart,
@@ -482,7 +482,7 @@ impl ToNode {
 
     /// The first version of the protocol in which jobs have a quality of service. Nodes of a former one take
     /// no such job.
-    pub const LIMITS_JOBS: u16 = 10;
+    pub const LIMITS_JOBS: u16 = 11;
     /// The maximum length of an encoded [`HeartbeatAck`](Self::HeartbeatAck), in bytes. Few other messages
     /// are that short.
     pub const LONGEST_ACK: usize = 21;

@@ -184,8 +184,6 @@ pub struct JobInfo {
     pub log_bytes: Option<u64>,
     /// True if the manager does not keep the output and the log any longer.
     pub expired: bool,
-    /// The quality of service that the job gets.
-    pub qos: JobQos,
 }
 
 /// A job with the reports of its nodes.
@@ -195,4 +193,8 @@ pub struct JobDetails {
     pub info: JobInfo,
     /// The reports, each with the name of its node, by rank.
     pub reports: Vec<(String, JobReport)>,
+    /// The quality of service that the job gets. [`ToClient::JobShownWith`](crate::ToClient::JobShownWith)
+    /// has it: clients of older versions do not read it here.
+    #[serde(skip)]
+    pub qos: JobQos,
 }

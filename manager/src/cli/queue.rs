@@ -1,7 +1,7 @@
 //! The queue and the history of jobs, as tables.
 
 use super::report::columns;
-use manager::core::json::job_info_json;
+use manager::core::json::job_details_json;
 use proto::{JobDetails, JobInfo, printable};
 use serde_json::Value;
 use std::fmt::Write;
@@ -48,8 +48,8 @@ pub(super) fn table(jobs: &[JobInfo], now_ms: u64) -> String {
 /// Returns all that is known of a job, one line for each property, then the reports of its nodes.
 pub(super) fn details(details: &JobDetails, now_ms: u64) -> String {
     let mut text = String::new();
-    if let Value::Object(properties) = job_info_json(&details.info) {
-        for (name, value) in properties.iter().filter(|(_, value)| !value.is_null()) {
+    if let Value::Object(properties) = job_details_json(details) {
+        for (name, value) in properties.iter().filter(|(_, value)| !value.is_null() && !value.is_array()) {
             let value = value.as_str().map_or_else(|| value.to_string(), printable);
             let _ = writeln!(text, "{name}: {value}");
         }
@@ -66,8 +66,8 @@ pub(super) fn details(details: &JobDetails, now_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use manager::core::json::{job_details_json, jobs_json};
-    use proto::{JobEnd, JobId, JobReport, JobState};
+    use manager::core::json::jobs_json;
+    use proto::{JobEnd, JobId, JobQos, JobReport, JobState};
 
     #[test]
     fn lines() {
@@ -91,7 +91,6 @@ mod tests {
             output_bytes: None,
             log_bytes: None,
             expired: false,
-            qos: proto::JobQos::default(),
         };
         let ended = JobState::Ended(JobEnd::TimedOut { limit_ms: 1500 });
         let jobs = [
@@ -109,8 +108,11 @@ job  application  state      by   priority  age    ran    nodes     reason
         let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
         assert_eq!(trimmed(&got), trimmed(want));
         assert_eq!(jobs_json(&jobs)["jobs"][2]["reason"], "why");
-        let shown = JobDetails { info: jobs[0].clone(), reports: vec![("a".into(), JobReport::default())] };
+        let reports = vec![("a".into(), JobReport::default())];
+        let qos = JobQos { outstanding: Some(3), ..JobQos::default() };
+        let shown = JobDetails { info: jobs[0].clone(), reports, qos };
         assert!(details(&shown, 5000).contains("state: timed-out\n"));
+        assert!(details(&shown, 5000).contains("rdma_outstanding: 3\n"));
         assert_eq!(job_details_json(&shown)["reports"][0]["name"], "a");
     }
 }

@@ -254,7 +254,8 @@ impl Client {
 
     /// Receives an answer, within a timeout.
     fn answer(&mut self, timeout: Duration) -> Result<ToClient, ClientError> {
-        match self.connection.receiving.receive(Some(timeout))? {
+        let answer: ToClient = self.connection.receiving.receive(Some(timeout))?;
+        match answer.with_whole_details() {
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
             answer => Ok(answer),

@@ -5,7 +5,7 @@ use super::{Core, Departed, NodeLine, PartLine, Timeline};
 use crate::access::digits;
 use platform::Instant;
 use proto::{
-    AuditEntry, DatasetStatus, InventoryNode, JobDetails, JobInfo, JobPhase, JobReport, NodeId, NodeStep,
+    AuditEntry, DatasetStatus, InventoryNode, JobDetails, JobInfo, JobPhase, JobQos, JobReport, NodeId, NodeStep,
     Presence, RolloutStatus, ToClient, UserRole, UserStatus, printable,
 };
 use serde_json::{Map, Value, json};
@@ -152,9 +152,6 @@ pub fn job_info_json(job: &JobInfo) -> Value {
         "output_bytes": job.output_bytes,
         "log_bytes": job.log_bytes,
         "expired": job.expired,
-        "rdma_priority": job.qos.priority.unwrap_or_default().word(),
-        "rdma_limit": job.qos.bytes_per_second,
-        "rdma_outstanding": job.qos.outstanding,
     })
 }
 
@@ -176,7 +173,11 @@ pub fn job_details_json(details: &JobDetails) -> Value {
         let JobReport { counts, times_us, used, .. } = report;
         json!({ "name": node, "counts": pairs(counts), "times_us": pairs(times_us), "used": pairs(used) })
     };
+    let JobQos { priority, bytes_per_second, outstanding } = details.qos;
     let mut all = job_info_json(&details.info);
+    all["rdma_priority"] = priority.unwrap_or_default().word().into();
+    all["rdma_limit"] = bytes_per_second.into();
+    all["rdma_outstanding"] = outstanding.into();
     all["reports"] = details.reports.iter().map(report).collect();
     all
 }

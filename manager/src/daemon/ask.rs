@@ -57,7 +57,7 @@ async fn collect(queue: &Arc<Queue>) -> Vec<ToClient> {
                 Message::ToClient(ToClient::Hello) | Message::ToNode(_) | Message::ToNodes(_) => {}
                 Message::ToClient(answer) => {
                     let more = matches!(&answer, ToClient::Support { more: true, .. });
-                    answers.push(answer);
+                    answers.push(answer.with_whole_details());
                     if !more {
                         return answers;
                     }

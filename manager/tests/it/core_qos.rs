@@ -34,7 +34,8 @@ fn starts(h: &mut Harness, node: ConnId) -> Vec<Option<JobQos>> {
 
 fn shown(h: &mut Harness, job: u64) -> JobQos {
     match h.ask(&FromClient::JobShow { job: JobId(job) }) {
-        ToClient::JobShown(details) => details.info.qos,
+        ToClient::JobShown(_) => JobQos::default(),
+        ToClient::JobShownWith { qos, .. } => qos,
         other => panic!("{other:?}"),
     }
 }

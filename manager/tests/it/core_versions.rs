@@ -74,9 +74,9 @@ fn a_node_of_another_release_is_refused_by_name_of_the_versions() {
         );
         assert_eq!(reason, want);
     }
-    // The refusal of the former manager makes a node of this release try the former version.
-    let refusal = "protocol version 10, but the manager speaks 9: use one build";
-    assert_eq!(version_after(PROTOCOL_VERSION, refusal), Some(OLDEST_VERSION));
+    // The refusal of a former manager makes a node of this release try the version before.
+    let refusal = "protocol version 11, but the manager speaks 9 to 10: use one build";
+    assert_eq!(version_after(PROTOCOL_VERSION, refusal), Some(PROTOCOL_VERSION - 1));
     assert_eq!(version_after(OLDEST_VERSION, refusal), None);
     assert_eq!(version_after(PROTOCOL_VERSION, "the cluster is full"), None);
 }

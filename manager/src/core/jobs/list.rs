@@ -7,7 +7,7 @@ use super::queue::{self, Submission};
 use super::{Job, Phase};
 use proto::{
     JobDetails, JobId, JobInfo, JobPhase, JobQos, JobReport, JobState, JobStatus, Reason, Refusal, Terms,
-    ToClient, encode, printable,
+    ToClient, ToNode, encode, printable,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,7 +71,14 @@ impl Core {
     /// Sends all that is known of a job.
     pub(in super::super) fn show_job(&mut self, conn: ConnId, job: JobId) {
         match self.details(job) {
-            Some(details) => self.commit_to_client(conn, ToClient::JobShown(details)),
+            Some(details) => {
+                let tells = self.version(conn) >= ToNode::LIMITS_JOBS && !details.qos.is_plain();
+                let shown = match details.qos {
+                    qos if tells => ToClient::JobShownWith { details, qos },
+                    _ => ToClient::JobShown(details),
+                };
+                self.commit_to_client(conn, shown);
+            }
             None => self.refuse_client(conn, Refusal::NotFound, format!("there is no job {}", job.0)),
         }
     }
@@ -90,13 +97,16 @@ impl Core {
     /// Returns all that is known of a job.
     pub(in super::super) fn details(&self, job: JobId) -> Option<JobDetails> {
         if let Some(ended) = self.history.get(job) {
-            return Some(JobDetails { info: self.info_of_ended(ended), reports: decoded(&ended.reports) });
+            let (info, reports) = (self.info_of_ended(ended), decoded(&ended.reports));
+            return Some(JobDetails { info, reports, qos: ended.qos });
         }
         let info = self.present().into_iter().find(|info| info.job == job)?;
         let running = self.jobs.running.values().find(|running| running.first == job);
+        let waiting = || self.jobs.waiting.iter().find(|waiting| waiting.number == job).map(|job| &job.ticket);
+        let qos = running.map(|running| &running.ticket).or_else(waiting).map_or_else(JobQos::default, |t| t.qos);
         let parts = running.into_iter().flat_map(|running| &running.parts);
         let reports = parts.filter_map(|part| Some((part.name.clone(), part.report.clone()?)));
-        Some(JobDetails { info, reports: decoded(&bounded(reports)) })
+        Some(JobDetails { info, reports: decoded(&bounded(reports)), qos })
     }
 
     /// Returns the first `most` jobs of the queue, each with its owner.
@@ -144,7 +154,6 @@ impl Core {
             requeues: job.ticket.requeues,
             output_bytes: job.spools().then_some(job.output.taken),
             log_bytes: self.log_len(job.first),
-            qos: job.ticket.qos,
             ..blank(job.first, &job.spec.app, &job.ticket.terms, state)
         }
     }
@@ -163,7 +172,6 @@ impl Core {
             output_bytes: ended.output,
             log_bytes: self.log_len(*job),
             expired: ended.expired,
-            qos: ended.qos,
             ..blank(*job, app, &ticket.terms, JobState::Ended(end.clone()))
         }
     }
@@ -192,7 +200,6 @@ fn blank(job: JobId, app: &str, terms: &Terms, state: JobState) -> JobInfo {
         output_bytes: None,
         log_bytes: None,
         expired: false,
-        qos: JobQos::default(),
     }
 }
 
@@ -204,7 +211,6 @@ fn info_of_queued(submission: &Submission, reason: Reason) -> JobInfo {
         limit_ms: queue::limit_ms(spec),
         submitted_ms: ticket.submitted_ms,
         requeues: ticket.requeues,
-        qos: ticket.qos,
         ..blank(*number, &spec.app, &ticket.terms, JobState::Queued { reason: printable(&reason) })
     }
 }

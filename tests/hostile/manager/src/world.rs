@@ -545,7 +545,8 @@ impl World {
             ToClient::JobOutput { .. }
             | ToClient::JobLog { .. }
             | ToClient::JobList { .. }
-            | ToClient::JobShown(_) => {}
+            | ToClient::JobShown(_)
+            | ToClient::JobShownWith { .. } => {}
         }
     }
 }
