@@ -3,7 +3,6 @@
 
 use lite::{App, Error, Limits, NodeId, Permissions};
 use netfault::Faults;
-use platform::Platform;
 use sim::{Cluster, Options};
 use std::time::Duration;
 
