@@ -527,8 +527,8 @@ pub enum ToClient {
 }
 
 impl ToClient {
-    /// Returns [`JobShownWith`](Self::JobShownWith) as [`JobShown`](Self::JobShown) with the quality of service
-    /// among the details, and all other messages as they are.
+    /// Returns [`JobShownWith`](Self::JobShownWith) as [`JobShown`](Self::JobShown) with the quality of
+    /// service among the details, and all other messages as they are.
     #[must_use]
     pub fn with_whole_details(self) -> Self {
         match self {

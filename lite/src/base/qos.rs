@@ -15,6 +15,7 @@ use crate::Error;
 use crate::base::lock::Mutex;
 use crate::base::wait::Waiters;
 use crate::base::writers::{AtomicU32, AtomicU64, Ordering};
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
@@ -112,6 +113,10 @@ pub(super) struct Account {
     pub(super) usage: Usage,
     /// The time at which all bytes so far have been sent at the limit's rate.
     paid: Instant,
+    /// The places of operations that wait until fewer are in flight, in order.
+    line: VecDeque<u64>,
+    /// The number of places that were given.
+    places: u64,
 }
 
 pub(super) struct AppState {
@@ -134,8 +139,8 @@ impl App {
     /// Returns a new application without any use.
     #[must_use]
     pub fn new(name: &str, limits: Limits) -> Self {
-        let account = Account { limits, usage: Usage::default(), paid: Instant::ZERO };
-        let account = Mutex::new(account);
+        let (usage, paid, line) = (Usage::default(), Instant::ZERO, VecDeque::new());
+        let account = Mutex::new(Account { limits, usage, paid, line, places: 0 });
         Self(Arc::new(AppState { name: name.into(), account, change: Waiters::default() }))
     }
 
@@ -168,18 +173,48 @@ impl App {
         self.0.account.lock().limits.patience
     }
 
+    /// Returns a place for an operation that wants to begin. It is not in the line yet.
+    pub(super) const fn place(&self) -> Place<'_> {
+        Place { app: self, number: None }
+    }
+}
+
+/// The place of an operation that wants to begin. Operations that must wait until fewer are in flight go in
+/// the order in which they came: a task that begins one operation after another cannot keep others waiting.
+pub(super) struct Place<'a> {
+    app: &'a App,
+    /// The number in the line, once the operation has had to wait.
+    number: Option<u64>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        self.app.0.account.lock().line.retain(|place| *place != number);
+        // The next one may go.
+        self.app.0.change.wake_all();
+    }
+}
+
+impl Place<'_> {
     /// Counts an operation of `bytes` as begun and returns the time at which it may go; fails with
     /// `Deadline` if that is too late. Returns `None`, and counts nothing, if too many operations are in
-    /// flight.
+    /// flight, or others came before. The operation is in the line then.
     pub(super) fn enter(
-        &self,
+        &mut self,
         now: Instant,
         bytes: u64,
         deadline: Instant,
     ) -> Option<Result<Instant, Error>> {
-        let mut account = self.0.account.lock();
-        let Account { limits, usage, paid } = &mut *account;
-        if limits.outstanding.is_some_and(|most| usage.outstanding >= most.max(1)) {
+        let mut account = self.app.0.account.lock();
+        let Account { limits, usage, paid, line, places } = &mut *account;
+        let is_full = limits.outstanding.is_some_and(|most| usage.outstanding >= most.max(1));
+        if is_full || line.front().is_some_and(|first| self.number != Some(*first)) {
+            if self.number.is_none() {
+                *places += 1;
+                line.push_back(*places);
+                self.number = Some(*places);
+            }
             return None;
         }
         let mut go = now;

@@ -51,13 +51,14 @@ impl Local {
         if let Some(app) = &class.app {
             let (asked, patience) = (self.platform.now(), app.patience());
             let latest = deadline + patience;
-            let mut waited = false;
+            let (mut place, mut waited) = (app.place(), false);
             let enter = || {
-                let entered = app.enter(self.platform.now(), bytes, latest);
+                let entered = place.enter(self.platform.now(), bytes, latest);
                 waited |= entered.is_none();
                 entered
             };
             let entered = self.timers.before(latest, app.0.change.until(enter)).await;
+            drop(place);
             {
                 let usage = &mut app.0.account.lock().usage;
                 usage.delayed += u64::from(waited);

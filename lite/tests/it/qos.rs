@@ -150,6 +150,25 @@ fn limits_hold_and_accounts_are_kept() {
         let usage = narrow.usage();
         assert_eq!((usage.operations, usage.outstanding, usage.bytes), (10, 0, 100_000));
         assert!(usage.delayed >= 8 && most.load(Ordering::Relaxed) <= 2, "{usage:?}");
+        // A task that writes all the time lets others have their turn.
+        let done = Arc::new(AtomicBool::new(false));
+        let flood = (0..3).map(|_| {
+            let (lmr, done) = (lmr.clone(), done.clone());
+            async move {
+                let mut writes = 0;
+                while writes < 200 && !done.load(Ordering::Relaxed) {
+                    lmr.write(0, &[1; 1000]).await.unwrap();
+                    writes += 1;
+                }
+                writes
+            }
+        });
+        let one = async {
+            lmr.write(0, &[2; 1000]).await.unwrap();
+            done.store(true, Ordering::Relaxed);
+        };
+        let (writes, ()) = join(join_all(flood), one).await;
+        assert!(writes.iter().all(|writes| *writes < 200), "{writes:?}");
         // A completion queue accepts as many as may be in flight, and goes on when they are taken.
         let queue = a.completion_queue(8);
         let op = Op { tag: 1, lmr: &lmr, offset: 0, kind: OpKind::Write(&[1; 100]) };

@@ -5,8 +5,8 @@ use super::{Core, Departed, NodeLine, PartLine, Timeline};
 use crate::access::digits;
 use platform::Instant;
 use proto::{
-    AuditEntry, DatasetStatus, InventoryNode, JobDetails, JobInfo, JobPhase, JobQos, JobReport, NodeId, NodeStep,
-    Presence, RolloutStatus, ToClient, UserRole, UserStatus, printable,
+    AuditEntry, DatasetStatus, InventoryNode, JobDetails, JobInfo, JobPhase, JobQos, JobReport, NodeId,
+    NodeStep, Presence, RolloutStatus, ToClient, UserRole, UserStatus, printable,
 };
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};

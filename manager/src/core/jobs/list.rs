@@ -102,8 +102,10 @@ impl Core {
         }
         let info = self.present().into_iter().find(|info| info.job == job)?;
         let running = self.jobs.running.values().find(|running| running.first == job);
-        let waiting = || self.jobs.waiting.iter().find(|waiting| waiting.number == job).map(|job| &job.ticket);
-        let qos = running.map(|running| &running.ticket).or_else(waiting).map_or_else(JobQos::default, |t| t.qos);
+        let waiting =
+            || self.jobs.waiting.iter().find(|waiting| waiting.number == job).map(|job| &job.ticket);
+        let qos =
+            running.map(|running| &running.ticket).or_else(waiting).map_or_else(JobQos::default, |t| t.qos);
         let parts = running.into_iter().flat_map(|running| &running.parts);
         let reports = parts.filter_map(|part| Some((part.name.clone(), part.report.clone()?)));
         Some(JobDetails { info, reports: decoded(&bounded(reports)), qos })
