@@ -5,6 +5,7 @@ use crate::{
     JobDetails, JobId, JobInfo, JobQos, JobReport, JobRequest, NodeId, NodeStanding, NodeView, PowerAction,
     PowerVerb, Reason, RolloutPlan, RolloutStatus, Terms, UserRole, UserStatus,
 };
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -482,7 +483,7 @@ pub enum ToClient {
         more: bool,
     },
     /// A job.
-    JobShown(JobDetails),
+    JobShown(Box<JobDetails>),
     /// The job without a client is accepted: the client sends its files, in order, as
     /// [`FromClient::Input`]. [`Submitted`](Self::Submitted) follows once the manager has stored all.
     InputWanted {
@@ -520,7 +521,7 @@ pub enum ToClient {
     /// Does the same as [`JobShown`](Self::JobShown) for a job with a quality of service (version 11).
     JobShownWith {
         /// All that is known of the job.
-        details: JobDetails,
+        details: Box<JobDetails>,
         /// The quality of service.
         qos: JobQos,
     },
@@ -532,7 +533,7 @@ impl ToClient {
     #[must_use]
     pub fn with_whole_details(self) -> Self {
         match self {
-            Self::JobShownWith { details, qos } => Self::JobShown(JobDetails { qos, ..details }),
+            Self::JobShownWith { details, qos } => Self::JobShown(Box::new(JobDetails { qos, ..*details })),
             other => other,
         }
     }

@@ -167,7 +167,7 @@ impl Client {
     /// Returns all that the manager knows of a job.
     pub fn job_show(&mut self, job: JobId) -> Result<JobDetails, ClientError> {
         match self.ask(&FromClient::JobShow { job }, REPLY_TIMEOUT)? {
-            ToClient::JobShown(details) => Ok(details),
+            ToClient::JobShown(details) => Ok(*details),
             _ => Err(ClientError::Unexpected),
         }
     }
@@ -181,7 +181,7 @@ impl Client {
             let timeout_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             let wait = FromClient::JobWait { job, timeout_ms };
             match self.ask(&wait, left.saturating_add(REPLY_TIMEOUT)) {
-                Ok(ToClient::JobShown(details)) => return Ok(details),
+                Ok(ToClient::JobShown(details)) => return Ok(*details),
                 Ok(_) => return Err(ClientError::Unexpected),
                 Err(ClientError::Lost(_)) => self.connect_again()?,
                 Err(error) => return Err(error),

@@ -250,7 +250,7 @@ pub enum Action {
     /// Obey this order about a file of the spool, after all orders before.
     Spool(SpoolOrder),
     /// Obey this order to a power controller, beside all others, and report its end.
-    Power(PowerOrder),
+    Power(Box<PowerOrder>),
     /// Send the client of this connection the state that all records so far make ([`backup`](crate::backup)).
     Backup {
         /// The connection.

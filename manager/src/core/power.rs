@@ -117,7 +117,8 @@ impl Core {
         self.log(format!("{who} asks the BMC of {shown} ({kind}): power {word}"));
         let order = Order { conn, who, node: name.into(), verb, life, instead };
         self.powers.orders.insert(number, order);
-        self.actions.push(Action::Power(PowerOrder { number, node: name.into(), verb, bmc }));
+        let order = PowerOrder { number, node: name.into(), verb, bmc };
+        self.actions.push(Action::Power(Box::new(order)));
     }
 
     /// Handles a report about an order to a power controller.

@@ -224,7 +224,7 @@ impl Driver {
                 }
                 Action::Save(record) => self.keeper.save(record),
                 Action::Spool(order) => self.spooler.obey(order),
-                Action::Power(order) => self.powerer.obey(order),
+                Action::Power(order) => self.powerer.obey(*order),
                 Action::Backup { conn } => self.keeper.read(conn),
                 Action::Log(line) => self.log.line(&line),
             }

@@ -112,7 +112,7 @@ impl Reader {
 
     async fn details(&self) -> Result<JobDetails, Refused> {
         match act(&self.app, &self.caller, FromClient::JobShow { job: self.job }).await?.pop() {
-            Some(ToClient::JobShown(details)) => Ok(details),
+            Some(ToClient::JobShown(details)) => Ok(*details),
             _ => Err(Refused { kind: None, reason: "the manager has given another answer".into() }),
         }
     }

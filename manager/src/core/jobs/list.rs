@@ -73,7 +73,8 @@ impl Core {
         match self.details(job) {
             Some(details) => {
                 let tells = self.version(conn) >= ToNode::LIMITS_JOBS && !details.qos.is_plain();
-                let shown = match details.qos {
+                let (qos, details) = (details.qos, Box::new(details));
+                let shown = match qos {
                     qos if tells => ToClient::JobShownWith { details, qos },
                     _ => ToClient::JobShown(details),
                 };

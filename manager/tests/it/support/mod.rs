@@ -136,7 +136,7 @@ impl Harness {
                     self.saved.push(record);
                 }
                 Action::Spool(order) => reports.extend(self.spool.obey(order)),
-                Action::Power(order) => self.powers.push(order),
+                Action::Power(order) => self.powers.push(*order),
                 Action::Backup { .. } => {}
                 Action::Log(line) => {
                     assert!(!line.contains('\n'));
