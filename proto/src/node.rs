@@ -4,6 +4,7 @@ use crate::{
     BootImage, Incarnation, JobId, JobQos, JobReport, JobStanding, JobStart, Member, NodeId, OLDEST_VERSION,
     PowerAction, Reason, Resumed, RunningImage, Telemetry, VoucherKey, Welcome,
 };
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -463,7 +464,7 @@ pub enum ToNode {
     /// Does the same as [`JobStart`](Self::JobStart) for a job with a quality of service (version 11).
     JobStartWith {
         /// The node's part.
-        start: JobStart,
+        start: Box<JobStart>,
         /// The quality of service.
         qos: JobQos,
     },

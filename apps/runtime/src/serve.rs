@@ -126,7 +126,7 @@ impl Server {
     async fn handle(&self, message: ToNode) {
         match message {
             ToNode::JobStart(start) => self.start(start, &JobQos::default()).await,
-            ToNode::JobStartWith { start, qos } => self.start(start, &qos).await,
+            ToNode::JobStartWith { start, qos } => self.start(*start, &qos).await,
             ToNode::JobInput { job, file, offset, bytes, end_of_split } => {
                 let pushed = match self.jobs.lock().get_mut(&job) {
                     Some(Job::Loading(loading)) => {

@@ -13,7 +13,7 @@ const MEMBERS: u16 = 4095;
 const DEATHS: u16 = 10;
 /// The limit of the bytes that the core may use at any moment for the maximum number of members, each with a
 /// description of one kilobyte, and with a job on all of them. docs/security.md states it.
-const MOST_BYTES: u64 = 25 << 20;
+const MOST_BYTES: u64 = 24 << 20;
 
 /// The actions that an event caused, without the messages themselves.
 #[derive(Default)]

@@ -45,7 +45,7 @@ fn messages_of_jobs_are_not_for_lite() {
         (ToNode::Relayed { from: node, incarnation, body: vec![8] }, true),
         (ToNode::Name { request: 7, result: Err(NameError::Taken) }, true),
         (ToNode::JobStart(start.clone()), false),
-        (ToNode::JobStartWith { start, qos: JobQos::default() }, false),
+        (ToNode::JobStartWith { start: Box::new(start), qos: JobQos::default() }, false),
         (ToNode::JobInput { job, file: 0, offset: 0, bytes: vec![], end_of_split: true }, false),
         (ToNode::JobInputEnd { job }, false),
         (ToNode::JobOutputAck { job, bytes: 9 }, false),

@@ -261,7 +261,7 @@ impl JobCluster {
         };
         self.tell_all(&match self.qos.is_plain() {
             true => ToNode::JobStart(start),
-            false => ToNode::JobStartWith { start, qos: self.qos },
+            false => ToNode::JobStartWith { start: Box::new(start), qos: self.qos },
         });
         let mut refusal = None;
         for _ in 0..self.nodes.len() {

@@ -73,7 +73,7 @@ impl Core {
         let (job, nodes) = (start.job, start.nodes.clone());
         let message = Message::to_nodes(&match qos.is_plain() {
             true => ToNode::JobStart(start),
-            false => ToNode::JobStartWith { start, qos },
+            false => ToNode::JobStartWith { start: Box::new(start), qos },
         });
         for &node in &nodes {
             if let Some(live) = self.members.get_mut(node) {

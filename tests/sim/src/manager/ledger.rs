@@ -192,14 +192,8 @@ impl Ledger {
                     self.bound(conn, *request, u64::from_le_bytes(*number));
                 }
             }
-            Message::ToNode(ToNode::JobStart(start) | ToNode::JobStartWith { start, .. }) => {
-                let job = start.job.0;
-                self.last[1] = self.last[1].max(job);
-                if self.jobs.insert(job) && !self.started.insert(job) {
-                    self.violated(format!("the number {job} was started by two processes"));
-                }
-                self.part_begins(conn, start);
-            }
+            Message::ToNode(ToNode::JobStart(start)) => self.starts(conn, start),
+            Message::ToNode(ToNode::JobStartWith { start, .. }) => self.starts(conn, start),
             Message::ToClient(ToClient::Queued { job, .. } | ToClient::Submitted { job }) => {
                 self.acknowledged.insert(*job);
             }
@@ -210,6 +204,16 @@ impl Ledger {
             }
             _ => {}
         }
+    }
+
+    /// Checks that one process alone starts a job.
+    fn starts(&mut self, conn: ConnId, start: &JobStart) {
+        let job = start.job.0;
+        self.last[1] = self.last[1].max(job);
+        if self.jobs.insert(job) && !self.started.insert(job) {
+            self.violated(format!("the number {job} was started by two processes"));
+        }
+        self.part_begins(conn, start);
     }
 
     /// Checks that an incarnation that was declared dead stays dead.

@@ -60,7 +60,8 @@ impl Runner {
         loop {
             let Some(message) = self.next().await else { return };
             let ended = match message {
-                ToNode::JobStart(start) | ToNode::JobStartWith { start, .. } => self.part(&start).await,
+                ToNode::JobStart(start) => self.part(&start).await,
+                ToNode::JobStartWith { start, .. } => self.part(&start).await,
                 // The manager did not know yet that the part was done, or the node was not in time to begin
                 // it.
                 ToNode::JobCancel { job, .. } => Ok(Ended::Cancelled(job)),
