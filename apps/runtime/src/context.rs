@@ -88,7 +88,7 @@ impl JobContext {
         tasks: Tasks,
         credit: Credit,
     ) -> Self {
-        // What is kept outlives the job and its limits.
+        // The datasets that the job keeps outlive it, so its limits do not apply to them.
         let keeping = start.keep.then(|| Keeping::new(node.clone()));
         let platform = JobPlatform::new(lite.platform().clone(), tasks.clone());
         let (lite, scope) = lite.scoped(Arc::new(platform));

@@ -53,7 +53,7 @@ pub(super) async fn output(
 ) -> Response {
     let reader = Reader { app, caller, job: JobId(job), part: Part::Output };
     let begun = async {
-        // Whether the caller may have the output comes first.
+        // This request is refused if the caller may not have the output.
         let first = reader.piece(0).await?;
         let len = match reader.details().await?.info {
             info if matches!(info.state, JobState::Ended(JobEnd::Done { .. })) => info.output_bytes,

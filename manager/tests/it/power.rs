@@ -297,7 +297,7 @@ fn redfish_turns_a_node_off_and_on() {
         assert!(line.contains(why), "{line}");
     }
     assert!(tls.asked().is_empty(), "no request goes to a server that is not trusted");
-    // The same over HTTP.
+    // A request over HTTP reaches the controllers as a command does.
     let address = std::fs::read_to_string(directory.join("http")).unwrap().trim().parse().unwrap();
     let bearer = format!("Authorization: Bearer {}\r\n", std::fs::read_to_string(&key).unwrap().trim());
     let web = |method: &str, path: &str| ask(address, method, path, &bearer, "");
