@@ -311,7 +311,7 @@ impl QosTable {
             }
             None => JobQos::default(),
         };
-        // What a job gets without a wish must be within what it may have.
+        // The usual quality of service must be within the most that a job may have.
         let alone = |wish: JobQos| QosRules { usual: JobQos::default(), most }.decide(&wish).err();
         let JobQos { priority, bytes_per_second, outstanding } = usual;
         let keys = [

@@ -6,9 +6,9 @@ use super::group::{EtcdArgs, GroupSettings};
 use super::{sentence, signals};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use manager::core::Config;
+use manager::core::{Config, Rules};
 use manager::daemon::ha::Candidate;
-use manager::daemon::{Daemon, DaemonError, Http, Options, Reload, Rules};
+use manager::daemon::{Daemon, DaemonError, Http, Options, Reload};
 use manager::{LogFormat, key, log_line};
 use std::future::Future;
 use std::io;
@@ -264,9 +264,8 @@ fn daemon(args: &RunArgs) -> Result<()> {
         say(&format!("accepts the former key in {} as well", file.display()));
     }
     let former = former.map(|file| key::load(&file)).transpose()?;
-    let Rules { trust_hosts, recover, spool, inventory, qos } = rules;
     let lease = Duration::from_millis(fixed.lease_ms);
-    let config = Config { lease, trust_hosts, recover, spool, inventory, qos, ..Config::default() };
+    let config = Config { lease, rules, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stop = signals::stopped(args.config.is_none())?;

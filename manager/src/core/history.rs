@@ -124,7 +124,7 @@ impl Core {
     /// Forgets the jobs that have ended long ago, and the oldest of too many.
     pub(super) fn expire_history(&mut self) {
         // The history says whether files are kept.
-        let keep = self.config.history.max(self.config.spool.keep);
+        let keep = self.config.history.max(self.config.rules.spool.keep);
         let keep = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
         let now = self.unix_ms();
         let over = |ended: &EndedRecord| ended.ended_ms.saturating_add(keep) <= now;

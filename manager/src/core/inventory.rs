@@ -12,7 +12,7 @@ const PAGE: usize = 256 << 10;
 impl Core {
     /// Tells a client a page of the inventory against the members: those with names after `after`.
     pub(super) fn tell_inventory(&mut self, conn: ConnId, after: &str) {
-        let Inventory(expected) = &*self.config.inventory;
+        let Inventory(expected) = &*self.config.rules.inventory;
         let listed = expected.keys().map(String::as_str);
         let names: BTreeSet<&str> =
             listed.chain(self.members.0.values().map(|live| live.member.name.as_str())).collect();

@@ -272,7 +272,7 @@ impl Core {
                 "reply_timeout_ms": millis(self.config.reply_timeout),
                 "leave_ms": millis(self.config.leave),
                 "ending_ms": millis(self.config.ending),
-                "trust_hosts": self.config.trust_hosts,
+                "trust_hosts": self.config.rules.trust_hosts,
                 "input_window": self.config.input_window,
                 "job_window": self.config.job_window,
             },

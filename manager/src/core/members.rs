@@ -279,7 +279,7 @@ impl Core {
         for former in self.members.replaced_by(&join) {
             self.remove_member(former, "a new incarnation of it joins");
         }
-        if let Some(reason) = self.members.objection(&join, self.config.trust_hosts) {
+        if let Some(reason) = self.members.objection(&join, self.config.rules.trust_hosts) {
             return self.refuse_node(conn, &who, reason);
         }
         let mut save = Vec::new();

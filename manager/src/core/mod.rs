@@ -23,6 +23,7 @@ mod rate;
 mod records;
 mod resume;
 mod rollout;
+mod rules;
 mod service;
 mod spool;
 mod telemetry;
@@ -42,6 +43,7 @@ pub use records::{
     DatasetRecord, EndedRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage,
     Ticket, Wanted,
 };
+pub use rules::Rules;
 pub use service::{Withdrawn, WithdrawnRecord};
 pub use spool::{
     FoundFile, MemorySpool, SpoolFile, SpoolLimits, SpoolOrder, SpoolPart, SpoolReader, SpoolReport,
@@ -51,7 +53,6 @@ pub use timeline::{PartLine, PartPhase, Timeline};
 pub use view::{CoreEvent, EventList, NodeView, View};
 pub use wire::Message;
 
-use crate::inventory::Inventory;
 use audit::Audit;
 use clients::{Clients, Leaving};
 use commit::Commit;
@@ -66,13 +67,12 @@ use platform::Instant;
 use power::Powers;
 use proto::channel::UserId;
 use proto::{
-    Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, QosRules,
-    Reason, Refusal, ToClient, ToManager, ToNode, UserRole, VouchingSecret, printable,
+    Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, Reason,
+    Refusal, ToClient, ToManager, ToNode, UserRole, VouchingSecret, printable,
 };
 use rollout::Rollout;
 use service::Service;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 use telemetry::Told;
 use timeline::Timelines;
@@ -99,8 +99,6 @@ pub struct Config {
     pub reply_timeout: Duration,
     /// The time that nodes have to leave after they are told to.
     pub leave: Duration,
-    /// True if appliances and processes on hosts (which publish virtual addresses) may be in one cluster.
-    pub trust_hosts: bool,
     /// The time that nodes have to end their part of a cancelled job. After it, a job that waits for them is
     /// refused.
     pub ending: Duration,
@@ -111,8 +109,6 @@ pub struct Config {
     pub job_window: u64,
     /// The time since 1970 (UTC) at [`Instant::ZERO`] of this process.
     pub wall: Duration,
-    /// True if the cluster's key for clients is that of an administrator also when there are users.
-    pub recover: bool,
     /// The maximum number of jobs that wait in the queue.
     pub queue: usize,
     /// The time for which the history keeps a job that has ended, unless the spool keeps files longer.
@@ -121,12 +117,8 @@ pub struct Config {
     pub history_jobs: usize,
     /// The maximum memory of the history, in bytes. The oldest job is forgotten first.
     pub history_bytes: usize,
-    /// The bounds of the spool.
-    pub spool: SpoolLimits,
-    /// The nodes that the operator expects.
-    pub inventory: Arc<Inventory>,
-    /// The rules for the quality of service of jobs.
-    pub qos: QosRules,
+    /// The rules that change while the cluster runs.
+    pub rules: Rules,
 }
 
 impl Default for Config {
@@ -136,19 +128,15 @@ impl Default for Config {
             hello: Duration::from_secs(5),
             reply_timeout: Duration::from_secs(30),
             leave: Duration::from_secs(10),
-            trust_hosts: false,
             ending: Duration::from_secs(20),
             input_window: 4 << 20,
             job_window: 256 << 20,
             wall: Duration::ZERO,
-            recover: false,
             queue: 1000,
             history: Duration::from_secs(7 * 24 * 3600),
             history_jobs: 10_000,
             history_bytes: 32 << 20,
-            spool: SpoolLimits::default(),
-            inventory: Arc::default(),
-            qos: QosRules::default(),
+            rules: Rules::default(),
         }
     }
 }
@@ -363,16 +351,9 @@ impl Core {
         core
     }
 
-    /// Changes the rules of the cluster that may change while it runs.
-    pub fn reconfigure(
-        &mut self,
-        (trust_hosts, recover): (bool, bool),
-        spool: SpoolLimits,
-        inventory: Arc<Inventory>,
-        qos: QosRules,
-    ) {
-        (self.config.trust_hosts, self.config.recover) = (trust_hosts, recover);
-        (self.config.spool, self.config.inventory, self.config.qos) = (spool, inventory, qos);
+    /// Replaces the rules of the cluster.
+    pub fn reconfigure(&mut self, rules: Rules) {
+        self.config.rules = rules;
         // The next tick applies them.
         self.expire_spool();
     }

@@ -79,7 +79,7 @@ impl Core {
     /// node itself. Returns false if the node answers or has no controller.
     pub(super) fn bmc_instead(&mut self, conn: ConnId, name: &str, action: PowerAction) -> bool {
         let live = self.members.named(name);
-        if self.config.inventory.bmc(name).is_none() || live.is_some_and(|live| live.conn.is_some()) {
+        if self.config.rules.inventory.bmc(name).is_none() || live.is_some_and(|live| live.conn.is_some()) {
             return false;
         }
         if let Some(reason) = live.and_then(is_used) {
@@ -96,8 +96,8 @@ impl Core {
 
     fn order_bmc(&mut self, conn: ConnId, name: &str, verb: PowerVerb, instead: bool) {
         let shown = printable(name);
-        let Some(bmc) = self.config.inventory.bmc(name).cloned() else {
-            let live = self.members.named(name).is_some() || self.config.inventory.0.contains_key(name);
+        let Some(bmc) = self.config.rules.inventory.bmc(name).cloned() else {
+            let live = self.members.named(name).is_some() || self.config.rules.inventory.0.contains_key(name);
             if !live {
                 return self.refuse_client(conn, Refusal::NotFound, format!("no node {shown} is known"));
             }

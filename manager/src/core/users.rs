@@ -61,7 +61,7 @@ impl Core {
 
     /// Returns true if the cluster's key for clients alone is that of an administrator.
     pub(super) fn accepts_shared_key(&self) -> bool {
-        self.users.0.is_empty() || self.config.recover
+        self.users.0.is_empty() || self.config.rules.recover
     }
 
     /// Returns the reason why a client may not make a request.

@@ -22,7 +22,7 @@ mod spool;
 mod store;
 
 pub use keeper::{Keep, SaveError};
-pub use reload::{Reload, Rules};
+pub use reload::Reload;
 pub use store::{File, Medium, Store, StoreError};
 pub(crate) use store::{read_directory, replace_directory};
 

@@ -1,29 +1,11 @@
 //! The settings that change while the daemon runs.
 
 use super::{DaemonError, Http, Options};
-use crate::core::{Core, SpoolLimits};
+use crate::core::{Core, Rules};
 use crate::http::{Tls, Viewers};
-use crate::inventory::Inventory;
 use axum_server::tls_rustls::RustlsConfig;
-use proto::QosRules;
-use std::sync::Arc;
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
-
-/// The rules of the cluster that change while the daemon runs.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// True if appliances and processes on hosts may be in one cluster.
-    pub trust_hosts: bool,
-    /// True if the cluster's key for clients is that of an administrator also when there are users.
-    pub recover: bool,
-    /// The bounds of the spool.
-    pub spool: SpoolLimits,
-    /// The nodes that the operator expects.
-    pub inventory: Arc<Inventory>,
-    /// The rules for the quality of service of jobs.
-    pub qos: QosRules,
-}
 
 /// New settings, checked as a whole.
 #[derive(Debug)]
@@ -80,10 +62,7 @@ impl Reloads {
     /// then in any case.
     pub(super) fn settle(&self, options: &mut Options) {
         let Some((rules, viewers)) = self.last.clone() else { return };
-        let Rules { trust_hosts, recover, spool, inventory, qos } = rules;
-        let config = &mut options.config;
-        (config.trust_hosts, config.recover, config.spool) = (trust_hosts, recover, spool);
-        (config.inventory, config.qos) = (inventory, qos);
+        options.config.rules = rules;
         if let Some(http) = &mut options.http {
             http.viewers = viewers;
         }
@@ -99,8 +78,8 @@ pub(super) struct Changing {
 
 /// Applies new settings.
 pub(super) fn apply(reload: Reload, core: &mut Core, http: Option<&Changing>) {
-    let Reload { rules: Rules { trust_hosts, recover, spool, inventory, qos }, viewers, tls } = reload;
-    core.reconfigure((trust_hosts, recover), spool, inventory, qos);
+    let Reload { rules, viewers, tls } = reload;
+    core.reconfigure(rules);
     if let Some(http) = http {
         http.viewers.replace(viewers);
         if let (Some(present), Some(new)) = (&http.tls, tls) {

@@ -1,9 +1,8 @@
 //! Logs of jobs on a virtual clock: which lines belong to a job, their bounds, and the end of a node.
 
 use crate::support::{Harness, request};
-use manager::core::{Config, ConnId, Event, SpoolFile, SpoolLimits};
+use manager::core::{Config, ConnId, Event, Rules, SpoolFile, SpoolLimits};
 use proto::*;
-use std::sync::Arc;
 use std::time::Duration;
 
 fn harness() -> Harness {
@@ -189,12 +188,8 @@ fn a_log_is_kept_as_long_as_the_output() {
     done(&mut h, a, job);
     h.pass(seconds(4));
     assert!(h.spool.files.contains_key(&SpoolFile::log(job)));
-    h.core.reconfigure(
-        (false, false),
-        SpoolLimits { keep: seconds(1), ..SpoolLimits::default() },
-        Arc::default(),
-        QosRules::default(),
-    );
+    let spool = SpoolLimits { keep: seconds(1), ..SpoolLimits::default() };
+    h.core.reconfigure(Rules { spool, ..Rules::default() });
     h.event(Event::Tick);
     assert!(!h.spool.files.contains_key(&SpoolFile::log(job)));
     assert!(

@@ -1,7 +1,7 @@
 //! Membership, leases, relay and names, on a virtual clock.
 
 use crate::support::{Harness, join};
-use manager::core::{Config, Event, Record, Saved};
+use manager::core::{Config, Event, Record, Rules, Saved};
 use proto::*;
 use std::time::Duration;
 use verbs::{Gid, LinkKind, MacAddr, QpNum};
@@ -139,7 +139,10 @@ fn a_refusal_is_clear_even_if_the_layout_has_changed() {
 
 #[test]
 fn hosts_are_trusted_if_the_operator_says_so() {
-    let mut h = Harness::with(Config { trust_hosts: true, ..Config::default() }, Saved::default());
+    let mut h = Harness::with(
+        Config { rules: Rules { trust_hosts: true, ..Rules::default() }, ..Config::default() },
+        Saved::default(),
+    );
     h.join("a");
     let mut host = join("b");
     host.rnic.physical = false;
@@ -148,7 +151,10 @@ fn hosts_are_trusted_if_the_operator_says_so() {
 
 #[test]
 fn processes_of_one_host_share_its_port() {
-    let mut h = Harness::with(Config { trust_hosts: true, ..Config::default() }, Saved::default());
+    let mut h = Harness::with(
+        Config { rules: Rules { trust_hosts: true, ..Rules::default() }, ..Config::default() },
+        Saved::default(),
+    );
     let process = |name: &str| {
         let mut wish = join(name);
         wish.rnic.mac = MacAddr([2, 0, 0, 0, 0, 9]);

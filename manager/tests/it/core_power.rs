@@ -1,7 +1,7 @@
 //! Orders to power controllers, and the inventory against the members, on a virtual clock.
 
 use crate::support::*;
-use manager::core::{Config, Event, PowerOrder, PowerReport, Saved};
+use manager::core::{Config, Event, PowerOrder, PowerReport, Rules, Saved};
 use manager::inventory::{Bmc, Expected, Inventory, Way};
 use proto::*;
 use std::path::PathBuf;
@@ -14,7 +14,10 @@ fn harness() -> Harness {
     let with = Expected { bmc: Some(bmc), ..Expected::default() };
     let nodes = [("a", with.clone()), ("b", with), ("c", Expected { cpus: Some(9), ..Expected::default() })];
     let inventory = Inventory(nodes.map(|(name, node)| (name.to_owned(), node)).into());
-    Harness::with(Config { inventory: Arc::new(inventory), ..Config::default() }, Saved::default())
+    Harness::with(
+        Config { rules: Rules { inventory: Arc::new(inventory), ..Rules::default() }, ..Config::default() },
+        Saved::default(),
+    )
 }
 
 fn bmc(node: &str, verb: PowerVerb, force: bool) -> FromClient {

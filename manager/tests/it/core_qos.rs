@@ -1,13 +1,13 @@
 //! The quality of service of jobs: what the operator allows, what the nodes are told, and who may ask.
 
 use crate::support::{Harness, join, request};
-use manager::core::{Config, ConnId, Event, Saved, SpoolLimits};
+use manager::core::{Config, ConnId, Event, Rules, Saved};
 use proto::*;
-use std::sync::Arc;
 use std::time::Duration;
 
 fn with(usual: JobQos, most: JobQos) -> Config {
-    Config { lease: Duration::from_secs(100_000), qos: QosRules { usual, most }, ..Config::default() }
+    let rules = Rules { qos: QosRules { usual, most }, ..Rules::default() };
+    Config { lease: Duration::from_secs(100_000), rules, ..Config::default() }
 }
 
 const fn rate(bytes_per_second: u64) -> JobQos {
@@ -93,7 +93,7 @@ fn more_than_the_operator_allows_is_refused_and_new_rules_hold_for_later_jobs() 
     assert_eq!(starts(&mut h, node), []);
     let most = rate(2_000_000);
     let rules = QosRules { usual: JobQos::default(), most };
-    h.core.reconfigure((false, false), SpoolLimits::default(), Arc::default(), rules);
+    h.core.reconfigure(Rules { qos: rules, ..Rules::default() });
     let client = h.client();
     h.say(client, &wish(request(1, &[]), rate(1_000_001)));
     assert_eq!(starts(&mut h, node), [Some(rate(1_000_001))]);

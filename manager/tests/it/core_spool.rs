@@ -1,13 +1,16 @@
 //! Jobs without a client on a virtual clock: their input and output in the spool, its bounds, and restarts.
 
 use crate::support::{Harness, request};
-use manager::core::{Config, ConnId, MemorySpool, SpoolFile, SpoolLimits};
+use manager::core::{Config, ConnId, MemorySpool, Rules, SpoolFile, SpoolLimits};
 use proto::*;
-use std::sync::Arc;
 use std::time::Duration;
 
 fn config(spool: SpoolLimits) -> Config {
-    Config { lease: Duration::from_secs(1_000_000), spool, ..Config::default() }
+    Config {
+        lease: Duration::from_secs(1_000_000),
+        rules: Rules { spool, ..Rules::default() },
+        ..Config::default()
+    }
 }
 
 fn harness(spool: SpoolLimits) -> Harness {
@@ -292,7 +295,7 @@ fn outputs_are_kept_for_a_time_and_up_to_a_length() {
     let third = ran(&mut h, node, &[7; 60]);
     assert!(!gone(&mut h, third));
     let shorter = SpoolLimits { keep_bytes: 59, ..limits };
-    h.core.reconfigure((false, false), shorter, Arc::default(), QosRules::default());
+    h.core.reconfigure(Rules { spool: shorter, ..Rules::default() });
     h.event(manager::core::Event::Tick);
     assert!(gone(&mut h, third));
 }

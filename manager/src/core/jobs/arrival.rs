@@ -55,7 +55,7 @@ impl Jobs {
 impl Core {
     /// Returns the reason why the spool cannot have the input of a job.
     pub(super) fn input_objection(&self, total: u64) -> Option<Reason> {
-        let most = self.config.spool.job_bytes;
+        let most = self.config.rules.spool.job_bytes;
         if total > most {
             return Some(format!("the spool accepts {most} bytes of input of a job, and this has {total}"));
         }
@@ -64,7 +64,7 @@ impl Core {
 
     /// Returns the reason why the spool has no room for more bytes.
     pub(super) fn full_spool(&self, more: u64) -> Option<Reason> {
-        let (most, used) = (self.config.spool.bytes, self.jobs.files.bytes());
+        let (most, used) = (self.config.rules.spool.bytes, self.jobs.files.bytes());
         (used.saturating_add(more) > most)
             .then(|| format!("the spool is full: {used} of {most} bytes are used"))
     }

@@ -85,7 +85,7 @@ impl Submission {
 impl Core {
     /// Handles a submission of a client.
     pub(in super::super) fn submit(&mut self, conn: ConnId, spec: Spec, terms: Terms, wish: &JobQos) {
-        let qos = match self.config.qos.decide(wish) {
+        let qos = match self.config.rules.qos.decide(wish) {
             Ok(qos) => qos,
             Err(reason) => return self.fail_client(conn, reason),
         };

@@ -149,7 +149,7 @@ impl Core {
     pub(super) fn store_output(&mut self, id: JobId, offset: u64, bytes: Vec<u8>) {
         let Some(job) = self.jobs.running.get(&id) else { return };
         let (file, end) = (SpoolFile::output(job.first), offset + bytes.len() as u64);
-        let most = self.config.spool.job_bytes;
+        let most = self.config.rules.spool.job_bytes;
         if end > most {
             return self
                 .fail_job(id, format!("the spool accepts {most} bytes of output of a job, and it has more"));
@@ -261,7 +261,7 @@ impl Core {
 
     /// Removes the files of jobs that have ended long ago, and of the oldest of too many.
     pub(in super::super) fn expire_spool(&mut self) {
-        let limits = self.config.spool;
+        let limits = self.config.rules.spool;
         let keep = u64::try_from(limits.keep.as_millis()).unwrap_or(u64::MAX);
         let now = self.unix_ms();
         let jobs: BTreeSet<JobId> = self.jobs.files.all().map(|(file, _)| file.job).collect();
