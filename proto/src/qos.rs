@@ -157,7 +157,8 @@ mod tests {
             usual: qos(Some(Low), Some(2000), None),
             most: qos(Some(Normal), Some(4000), Some(8)),
         };
-        // A job that names no value gets the usual one. Without a usual value it gets the most, if there is one.
+        // A job that names no value gets the usual one. Without a usual value it gets the most,
+        // if there is one.
         assert_eq!(rules.decide(&nothing), Ok(qos(Some(Low), Some(2000), Some(8))));
         assert_eq!(rules.decide(&qos(Some(Normal), Some(4000), Some(2))), Ok(qos(None, Some(4000), Some(2))));
         for wish in [qos(Some(High), None, None), qos(None, Some(4001), None), qos(None, None, Some(9))] {

@@ -283,24 +283,14 @@ impl ManagerFile {
     }
 }
 
-/// Parses the value of a key, if the file has it.
-fn parsed<V: ToString, T>(
-    source: &Source<'_>,
-    (name, part): (&str, Option<&Spanned<V>>),
-    parse: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<Option<T>> {
-    let Some(part) = part else { return Ok(None) };
-    let value = parse(&part.get_ref().to_string());
-    value.map(Some).map_err(|why| source.mistake(&part.span(), format!("{name}: {why}")))
-}
-
 impl QosTable {
     fn rules(&self, source: &Source<'_>) -> Result<QosRules> {
         let read = |priority, limit, waiting| -> Result<JobQos> {
             Ok(JobQos {
-                priority: parsed(source, ("rdma_priority", priority), str::parse)?,
-                bytes_per_second: parsed(source, ("rdma_limit", limit), rate)?,
-                outstanding: parsed(source, ("rdma_outstanding", waiting), outstanding)?,
+                priority: source.value("rdma_priority", priority, |text: &String| text.parse())?,
+                bytes_per_second: source.value("rdma_limit", limit, |text: &String| rate(text))?,
+                outstanding: source
+                    .value("rdma_outstanding", waiting, |count: &u64| outstanding(&count.to_string()))?,
             })
         };
         let Self { rdma_priority, rdma_limit, rdma_outstanding, most } = self;
@@ -330,23 +320,18 @@ impl QosTable {
 
 impl JobsTable {
     fn limits(&self, source: &Source<'_>) -> Result<SpoolLimits> {
-        fn value<T>(
-            source: &Source<'_>,
-            key: (&str, Option<&Spanned<String>>),
-            parse: impl FnOnce(&str) -> Result<T, String>,
-            usual: T,
-        ) -> Result<T> {
-            Ok(parsed(source, key, parse)?.unwrap_or(usual))
-        }
+        let size = |key, part: Option<&Spanned<String>>, usual| -> Result<_> {
+            Ok(source.value(key, part, |text| bytes(text))?.unwrap_or(usual))
+        };
         let usual = SpoolLimits::default();
         let kept = self.retention.as_ref();
         let age = kept.and_then(|kept| kept.age.as_ref());
         let kept_bytes = kept.and_then(|kept| kept.bytes.as_ref());
         let limits = SpoolLimits {
-            job_bytes: value(source, ("job_bytes", self.job_bytes.as_ref()), bytes, usual.job_bytes)?,
-            bytes: value(source, ("spool_bytes", self.spool_bytes.as_ref()), bytes, usual.bytes)?,
-            keep: value(source, ("age", age), days, usual.keep)?,
-            keep_bytes: value(source, ("bytes", kept_bytes), bytes, usual.keep_bytes)?,
+            job_bytes: size("job_bytes", self.job_bytes.as_ref(), usual.job_bytes)?,
+            bytes: size("spool_bytes", self.spool_bytes.as_ref(), usual.bytes)?,
+            keep: source.value("age", age, |text| days(text))?.unwrap_or(usual.keep),
+            keep_bytes: size("bytes", kept_bytes, usual.keep_bytes)?,
         };
         if let Some(part) = self.job_bytes.as_ref().filter(|_| limits.job_bytes > limits.bytes) {
             let why = format!("job_bytes: it is more than spool_bytes, which is {}", limits.bytes);

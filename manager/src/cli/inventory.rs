@@ -84,18 +84,6 @@ pub(super) fn read(tables: &[NodeTable], source: &Source<'_>, directory: &Path) 
     Ok(Inventory(nodes))
 }
 
-/// Returns a value that must be right, or the mistake at its place.
-fn value<T, V>(
-    source: &Source<'_>,
-    key: &str,
-    part: Option<&Spanned<T>>,
-    parse: impl FnOnce(&T) -> Result<V, String>,
-) -> Result<Option<V>> {
-    let Some(part) = part else { return Ok(None) };
-    let parsed = parse(part.get_ref());
-    parsed.map(Some).map_err(|why| source.mistake(&part.span(), format!("{key}: {why}")))
-}
-
 impl NodeTable {
     fn expected(&self, source: &Source<'_>, directory: &Path) -> Result<Expected> {
         let Self { mac, cpus, memory, kernel, bmc, .. } = self;
@@ -112,10 +100,10 @@ impl NodeTable {
             None => None,
         };
         Ok(Expected {
-            mac: value(source, "mac", mac.as_ref(), address)?,
-            cpus: value(source, "cpus", cpus.as_ref(), some)?,
-            memory: value(source, "memory", memory.as_ref(), |text| bytes(text))?,
-            kernel: value(source, "kernel", kernel.as_ref(), |text| digest(text))?,
+            mac: source.value("mac", mac.as_ref(), address)?,
+            cpus: source.value("cpus", cpus.as_ref(), some)?,
+            memory: source.value("memory", memory.as_ref(), |text| bytes(text))?,
+            kernel: source.value("kernel", kernel.as_ref(), |text| digest(text))?,
             bmc,
         })
     }
@@ -134,7 +122,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn bmc(&self, table: &BmcTable) -> Result<Bmc> {
-        let seconds = value(self.source, "timeout", table.timeout.as_ref(), |timeout| {
+        let seconds = self.source.value("timeout", table.timeout.as_ref(), |timeout| {
             let right = (1..=MOST_TIMEOUT).contains(timeout);
             if right { Ok(*timeout) } else { Err(format!("want a number from 1 to {MOST_TIMEOUT}")) }
         })?;
@@ -153,8 +141,8 @@ impl Reader<'_> {
 
     /// Refuses a key of another kind of controller.
     fn refuse<T>(&self, kind: &str, key: &str, part: Option<&Spanned<T>>) -> Result<()> {
-        value(self.source, key, part, |_| Err::<(), _>(format!("a BMC of kind {kind} has no such key")))
-            .map(drop)
+        let other = |_: &T| Err::<(), _>(format!("a BMC of kind {kind} has no such key"));
+        self.source.value(key, part, other).map(drop)
     }
 
     fn file(&self, file: &Path) -> PathBuf {
@@ -168,7 +156,7 @@ impl Reader<'_> {
         self.refuse(KIND, "password_file", table.password_file.as_ref())?;
         self.refuse(KIND, "cipher", table.cipher.as_ref())?;
         self.refuse_tls(KIND, table)?;
-        let program = value(self.source, "program", table.program.as_ref(), |program| {
+        let program = self.source.value("program", table.program.as_ref(), |program| {
             let program = self.file(program);
             if program.is_file() { Ok(program) } else { Err(format!("{} is no file", program.display())) }
         })?;
@@ -183,12 +171,12 @@ impl Reader<'_> {
     }
 
     fn account(&self, table: &BmcTable) -> Result<(String, PathBuf)> {
-        let user = value(self.source, "user", table.user.as_ref(), |user| {
+        let user = self.source.value("user", table.user.as_ref(), |user| {
             let right = (1..=LONGEST_NAME).contains(&user.len())
                 && user.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
             if right { Ok(user.clone()) } else { Err("want printable characters without `:`".into()) }
         })?;
-        let file = value(self.source, "password_file", table.password_file.as_ref(), |file| {
+        let file = self.source.value("password_file", table.password_file.as_ref(), |file| {
             let file = self.file(file);
             check_password(&file).map(|()| file)
         })?;
@@ -199,8 +187,8 @@ impl Reader<'_> {
         const KIND: &str = "ipmi";
         self.refuse(KIND, "program", table.program.as_ref())?;
         self.refuse_tls(KIND, table)?;
-        let place = value(self.source, "address", table.address.as_ref(), |text| place(text, IPMI))?;
-        let cipher = value(self.source, "cipher", table.cipher.as_ref(), |cipher| {
+        let place = self.source.value("address", table.address.as_ref(), |text| place(text, IPMI))?;
+        let cipher = self.source.value("cipher", table.cipher.as_ref(), |cipher| {
             if CIPHERS.contains(cipher) { Ok(*cipher) } else { Err(format!("want one of {CIPHERS:?}")) }
         })?;
         let (host, port) = self.need("address", place)?;
@@ -212,7 +200,7 @@ impl Reader<'_> {
         const KIND: &str = "redfish";
         self.refuse(KIND, "program", table.program.as_ref())?;
         self.refuse(KIND, "cipher", table.cipher.as_ref())?;
-        let url = value(self.source, "address", table.address.as_ref(), |url| {
+        let url = self.source.value("address", table.address.as_ref(), |url| {
             let (tls, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
                 (Some(rest), _) => (true, rest),
                 (_, Some(rest)) => (false, rest),
@@ -221,7 +209,7 @@ impl Reader<'_> {
             place(rest.trim_end_matches('/'), if tls { 443 } else { 80 }).map(|place| (tls, place))
         })?;
         let (tls, (host, port)) = self.need("address", url)?;
-        let system = value(self.source, "system", table.system.as_ref(), |path| {
+        let system = self.source.value("system", table.system.as_ref(), |path| {
             let right = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
             if right { Ok(path.clone()) } else { Err("want a path like /redfish/v1/Systems/1".into()) }
         })?;
@@ -231,11 +219,12 @@ impl Reader<'_> {
     }
 
     fn trust(&self, table: &BmcTable, tls: bool) -> Result<Trust> {
-        let ca = value(self.source, "ca", table.ca.as_ref(), |file| {
+        let ca = self.source.value("ca", table.ca.as_ref(), |file| {
             let file = self.file(file);
             check_ca(&file).map(|()| Trust::Ca(file))
         })?;
-        let certificate = value(self.source, "certificate", table.certificate.as_ref(), |text| digest(text))?;
+        let certificate =
+            self.source.value("certificate", table.certificate.as_ref(), |text| digest(text))?;
         let insecure = table.insecure.as_ref().is_some_and(|insecure| *insecure.get_ref());
         match (tls, ca, certificate, insecure) {
             (true, Some(ca), None, false) => Ok(ca),

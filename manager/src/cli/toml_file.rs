@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::ops::Range;
 use std::path::Path;
+use toml::Spanned;
 
 /// The text of a file, for errors about its parts.
 pub(super) struct Source<'a> {
@@ -27,6 +28,18 @@ impl Source<'_> {
     /// Returns an error about a part of the text.
     pub(super) fn mistake(&self, span: &Range<usize>, what: impl Display) -> Error {
         anyhow!("{}:{}: {what}", self.path.display(), 1 + self.before(span).matches('\n').count())
+    }
+
+    /// Parses the value of a key, if the file has it. A mistake is an error at its place, with the key.
+    pub(super) fn value<T, V>(
+        &self,
+        key: &str,
+        part: Option<&Spanned<T>>,
+        parse: impl FnOnce(&T) -> Result<V, String>,
+    ) -> Result<Option<V>> {
+        let Some(part) = part else { return Ok(None) };
+        let parsed = parse(part.get_ref());
+        parsed.map(Some).map_err(|why| self.mistake(&part.span(), format!("{key}: {why}")))
     }
 
     fn before(&self, span: &Range<usize>) -> &str {
