@@ -4,27 +4,27 @@ use super::members::Live;
 use super::{ConnId, Core};
 use crate::inventory::{Expected, Found, Inventory};
 use proto::{InventoryNode, Presence, ToClient};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// The length of a page of the inventory, in bytes.
 const PAGE: usize = 256 << 10;
 
+/// The inventory against the members, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InventoryView {
+    /// The number of nodes that the inventory lists.
+    pub listed: usize,
+    /// The number of those that are members, as the inventory lists them.
+    pub present: usize,
+    /// The other nodes, by name: listed ones that are absent or differ, and members that are not listed.
+    pub others: Vec<InventoryNode>,
+}
+
 impl Core {
     /// Tells a client a page of the inventory against the members: those with names after `after`.
     pub(super) fn tell_inventory(&mut self, conn: ConnId, after: &str) {
-        let Inventory(expected) = &*self.config.rules.inventory;
-        let listed = expected.keys().map(String::as_str);
-        let names: BTreeSet<&str> =
-            listed.chain(self.members.0.values().map(|live| live.member.name.as_str())).collect();
         let (mut nodes, mut bytes, mut more) = (Vec::new(), 0, false);
-        for name in names.into_iter().filter(|name| *name > after) {
-            let (entry, live) = (expected.get(name), self.members.named(name));
-            let node = InventoryNode {
-                name: name.into(),
-                presence: presence(entry, live),
-                standing: self.standing(name, live),
-                bmc: entry.and_then(|entry| entry.bmc.as_ref()).map(|bmc| bmc.kind().into()),
-            };
+        for node in self.inventory_nodes(after) {
             bytes += proto::encode(&node).len();
             if bytes > PAGE {
                 more = true;
@@ -33,6 +33,34 @@ impl Core {
             nodes.push(node);
         }
         self.tell_client(conn, ToClient::Inventory { nodes, more });
+    }
+
+    /// Returns the inventory against the members; `None` if it lists no node.
+    pub(super) fn inventory_view(&self) -> Option<InventoryView> {
+        let listed = self.config.rules.inventory.0.len();
+        let mut present = 0;
+        let others = (listed > 0).then(|| self.inventory_nodes(""))?.filter(|node| {
+            present += usize::from(node.presence == Presence::Present);
+            node.presence != Presence::Present
+        });
+        let others = others.collect();
+        Some(InventoryView { listed, present, others })
+    }
+
+    /// Returns the nodes of the inventory and the members with names after `after`, by name.
+    fn inventory_nodes<'a>(&'a self, after: &'a str) -> impl Iterator<Item = InventoryNode> + 'a {
+        let Inventory(expected) = &*self.config.rules.inventory;
+        let listed = expected.iter().map(|(name, entry)| (name.as_str(), (Some(entry), None)));
+        let mut all: BTreeMap<&str, (Option<&Expected>, Option<&Live>)> = listed.collect();
+        for live in self.members.0.values() {
+            all.entry(live.member.name.as_str()).or_default().1 = Some(live);
+        }
+        all.into_iter().filter(move |(name, _)| *name > after).map(|(name, (entry, live))| InventoryNode {
+            name: name.into(),
+            presence: presence(entry, live),
+            standing: self.standing(name, live),
+            bmc: entry.and_then(|entry| entry.bmc.as_ref()).map(|bmc| bmc.kind().into()),
+        })
     }
 }
 

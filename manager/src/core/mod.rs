@@ -37,6 +37,7 @@ mod wire;
 pub use cut::{Cutter, Excess, Piece, split_size};
 pub use entries::{Change, Entries};
 pub use images::KeptImage;
+pub use inventory::InventoryView;
 pub use names::Directory;
 pub use power::{PowerOrder, PowerReport};
 pub use records::{

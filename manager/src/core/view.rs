@@ -1,5 +1,6 @@
 //! The state of the cluster for people: a copy that others read while the core goes on.
 
+use super::inventory::InventoryView;
 use super::telemetry::{Departed, NodeTelemetry};
 use super::timeline::Timeline;
 use super::{Core, Role};
@@ -96,6 +97,8 @@ pub struct View {
     pub nodes: Vec<NodeView>,
     /// The nodes that are out of service and have not joined, by name.
     pub absent: Vec<(String, NodeStanding)>,
+    /// The inventory against the members; `None` if it lists no node.
+    pub inventory: Option<InventoryView>,
     /// The last rollout.
     pub rollout: Option<RolloutStatus>,
     /// The nodes that departed last, the last one at the end.
@@ -136,6 +139,7 @@ impl Core {
             clients: self.connections.values().filter(|conn| conn.role == Role::Client).count(),
             nodes: nodes.collect(),
             absent: self.absent(),
+            inventory: self.inventory_view(),
             rollout: self.rollout.status().cloned(),
             departed: self.told.departed.iter().cloned().collect(),
             jobs: self.job_statuses(),

@@ -183,4 +183,8 @@ fn the_inventory_is_compared_with_the_members() {
     assert_eq!((nodes[1].bmc.as_deref(), nodes[1].standing.word()), (Some("command"), "missing"));
     let after = FromClient::Inventory { after: "c".into() };
     assert!(matches!(h.ask(&after), ToClient::Inventory { nodes, .. } if nodes.len() == 1));
+    // The view shows the nodes that are not as listed.
+    let view = h.core.view().inventory.expect("an inventory");
+    assert_eq!((view.listed, view.present), (3, 1));
+    assert_eq!(view.others, nodes[1..]);
 }

@@ -2,6 +2,7 @@
 
 mod chart;
 mod events;
+mod inventory;
 mod jobs;
 mod nodes;
 mod overview;

@@ -1,7 +1,7 @@
 //! The nodes: a grid of tiles, and a page for each node.
 
 use super::chart::{self, Bar};
-use super::{Context, dead, node_path, state};
+use super::{Context, dead, inventory, node_path, state};
 use crate::core::{Departed, NodeLine, NodeView, Sample};
 use crate::http::format;
 use maud::{Markup, html};
@@ -14,6 +14,7 @@ pub(super) fn all(context: &Context<'_>) -> Markup {
     html! {
         h1 { "Nodes" }
         (grid(context))
+        (inventory::table(context))
     }
 }
 
