@@ -4,7 +4,7 @@
 //! features and is compiled once, whether xtask, a test or a program needs it. The kernel's workspace is
 //! built by `image`.
 
-use crate::{paths, tool};
+use crate::{paths, setup, tool};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,10 +29,14 @@ pub enum Profile {
 impl Profile {
     /// Returns the directory of the profile's programs.
     pub fn dir(self) -> PathBuf {
-        paths::target().join(match self {
+        paths::target().join(self.name())
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
             Self::Dev => "debug",
             Self::Release => "release",
-        })
+        }
     }
 }
 
@@ -58,6 +62,17 @@ pub fn program(name: &'static str, profile: Profile) -> Result<PathBuf> {
         built.push((name, profile));
     }
     Ok(profile.dir().join(name))
+}
+
+/// Returns the command that builds the manager with etcd, and the program that it makes: in a directory of its
+/// own, because no other program needs the crates that come with etcd.
+pub fn manager_with_etcd(profile: Profile) -> Result<(Command, PathBuf)> {
+    setup::protobuf()?;
+    let target = paths::target().join("etcd");
+    let mut build = host("build");
+    build.args(["--package", "manager", "--bin", "ferrolite", "--features", "etcd", "--target-dir"]);
+    build.arg(&target).args((profile == Profile::Release).then_some("--release"));
+    Ok((build, target.join(profile.name()).join("ferrolite")))
 }
 
 /// Returns the file of a program that the build of the tests has made, as in `examples/explore`.

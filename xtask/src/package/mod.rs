@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// Packs the programs that tests use, which are built sooner but are slow and large; not to be shipped
     #[arg(long)]
     pub(crate) dev: bool,
+    /// Packs a manager that can keep its state in etcd, for clusters of several managers; needs protoc
+    #[arg(long)]
+    pub(crate) etcd: bool,
 }
 
 /// Builds the programs and the boot files as they ship, and writes the packages. Prints the path and the size
@@ -39,7 +42,8 @@ pub(crate) fn package(options: &Options) -> Result<()> {
     manual::tool()?;
     let version = Version::of_checkout(options.revision)?;
     fs::create_dir_all(&options.out).with_context(|| format!("cannot make {}", options.out.display()))?;
-    let programs = Programs::build(if options.dev { Profile::Dev } else { Profile::Release })?;
+    let profile = if options.dev { Profile::Dev } else { Profile::Release };
+    let programs = Programs::build(profile, options.etcd)?;
     let boot_files = tempfile::tempdir()?;
     image::boot_files(boot_files.path())?;
     let builder = Builder { version: &version, programs: &programs, boot_files: boot_files.path() };

@@ -6,8 +6,9 @@ use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, bail, ensure};
 use fabric::{Fabric, FabricConfig};
 use lab::appliances::SUCCESS;
+use lab::cargo::{self, Profile};
 use lab::cluster::Cluster;
-use lab::{cargo, paths, setup, tool};
+use lab::{paths, tool};
 use qemu::Packages;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -63,12 +64,9 @@ fn etcd() -> Result<Packages> {
 
 /// Builds the manager with etcd, beside the builds of other tests.
 fn build(log: &Path) -> Result<PathBuf> {
-    setup::protobuf()?;
-    let target = paths::target().join("etcd");
-    let mut build = cargo::host("build");
-    build.args(["--package", "manager", "--bin", "ferrolite", "--features", "etcd", "--target-dir"]);
-    tool::run_ok(build.arg(&target), log, LIMIT).context("the manager with etcd does not build")?;
-    Ok(target.join("debug/ferrolite"))
+    let (mut build, program) = cargo::manager_with_etcd(Profile::Dev)?;
+    tool::run_ok(&mut build, log, LIMIT).context("the manager with etcd does not build")?;
+    Ok(program)
 }
 
 fn failures(etcd: &Packages, log: &Path) -> Result<()> {

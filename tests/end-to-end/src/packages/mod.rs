@@ -6,10 +6,11 @@ mod system;
 
 use crate::job::xtask;
 use crate::runner::{Case, Lane, Outcome};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use lab::{setup, tool};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use system::System;
 
@@ -29,6 +30,7 @@ pub(crate) fn cases(full: bool) -> Vec<Case> {
     vec![
         Case::new("packages::contents", contents).compiles(Lane::Host),
         Case::new("packages::lintian", lintian).full_if(true),
+        Case::new("packages::with-etcd", with_etcd).compiles(Lane::Host).full_if(true),
         Case::new("packages::installed-upgraded-and-purged-under-systemd", installed).full_if(true),
     ]
 }
@@ -48,12 +50,29 @@ fn made(out: &Path, options: &[&str], log: &Path) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
+/// Checks that the manager of a package has etcd if it was asked for.
+fn with_etcd(log: &Path) -> Result<Outcome> {
+    let dir = tempfile::tempdir()?;
+    let files = made(&dir.path().join("packages"), &["--dev", "--etcd"], log)?;
+    let [package, ..] = files.as_slice() else { bail!("no package") };
+    let tree = dir.path().join("tree");
+    tool::run_ok(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&tree), log, LIMIT)?;
+    let file = dir.path().join("manager.toml");
+    fs::write(&file, "[etcd]\nurls = ['h']\n")?;
+    let checked =
+        Command::new(tree.join("usr/bin/ferrolite")).args(["config", "check"]).arg(&file).output()?;
+    let said = String::from_utf8_lossy(&checked.stderr);
+    // A manager without etcd refuses each URL.
+    ensure!(said.contains("h is no URL of etcd"), "{said}");
+    Ok(Outcome::Passed)
+}
+
 /// Checks the packages that ship with Debian's own checker.
 fn lintian(log: &Path) -> Result<Outcome> {
     setup::programs(&[("lintian", "lintian")])?;
     let dir = tempfile::tempdir()?;
     let files = made(dir.path(), &[], log)?;
-    let mut lintian = std::process::Command::new("lintian");
+    let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning"]).args(files);
     tool::run_ok(&mut lintian, log, LIMIT).map(|_| Outcome::Passed)
 }
