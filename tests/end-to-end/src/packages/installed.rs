@@ -107,7 +107,15 @@ impl Machine {
     }
 
     fn manager_runs(&mut self) -> Result<()> {
-        self.run("systemctl is-active ferrolite-manager && systemctl is-enabled ferrolite-manager")?;
+        self.run(
+            "unit=ferrolite-manager
+            systemctl is-active $unit && systemctl is-enabled $unit || {
+                systemctl --no-pager --lines=0 status $unit
+                systemctl --no-pager list-jobs
+                journalctl --no-pager --boot --lines=50
+                exit 1
+            }",
+        )?;
         let owner = self.run(&format!("stat -c '%U %a' /var/lib/ferrolite {KEY}"))?;
         ensure!(owner == "ferrolite 700\nferrolite 600\n", "the state belongs to {owner}");
         // The unit of the node waits for its key, and does not fail without it.

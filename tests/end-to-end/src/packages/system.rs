@@ -12,8 +12,9 @@ use std::process::Command;
 const PACKAGES: &str = "systemd-sysv,udev,init-system-helpers,bash-completion,zsh,iproute2,procps,\
                         ibverbs-providers,libibverbs1,libgcc-s1,python3-minimal";
 /// Makes a file system of a tree. mmdebstrap has mounted `/proc` and others there, which a bind mount leaves
-/// out.
+/// out, and has forbidden packages to start services, which packages on the disk shall do.
 const MAKE_DISK: &str = r#"set -e
+rm -f "$1/usr/sbin/policy-rc.d"
 truncate -s 2G "$2"
 mkdir "$2.tree"
 mount --bind "$1" "$2.tree"
