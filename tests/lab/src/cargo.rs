@@ -64,7 +64,7 @@ pub fn program(name: &'static str, profile: Profile) -> Result<PathBuf> {
     Ok(profile.dir().join(name))
 }
 
-/// Returns the command that builds the manager with etcd, and the program that it makes: in a directory of its
+/// Returns the command that builds the manager with etcd, and the program that it makes. The directory is its
 /// own, because no other program needs the crates that come with etcd.
 pub fn manager_with_etcd(profile: Profile) -> Result<(Command, PathBuf)> {
     setup::protobuf()?;

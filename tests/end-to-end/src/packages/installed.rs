@@ -138,7 +138,8 @@ impl Machine {
     /// Starts the PXE service, which binds the ports of DHCP and TFTP.
     fn pxe_boots(&mut self) -> Result<()> {
         self.run(
-            "echo 'manager = \"10.0.2.15:18500\"' >/etc/ferrolite/cluster.toml
+            "printf '%s\\n' 'manager = \"10.0.2.15:18500\"' \\
+                '[[node]]' 'name = \"n2\"' 'mac = \"52:54:00:00:00:02\"' >/etc/ferrolite/cluster.toml
             echo 'OPTIONS=\"--interface mgmt0 --address 10.0.2.15\"' >/etc/default/ferrolite-pxe
             systemctl start ferrolite-pxe || { journalctl -u ferrolite-pxe >&2; exit 1; }",
         )?;
