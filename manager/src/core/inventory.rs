@@ -38,13 +38,12 @@ impl Core {
     /// Returns the inventory against the members; `None` if it lists no node.
     pub(super) fn inventory_view(&self) -> Option<InventoryView> {
         let listed = self.config.rules.inventory.0.len();
-        let mut present = 0;
-        let others = (listed > 0).then(|| self.inventory_nodes(""))?.filter(|node| {
-            present += usize::from(node.presence == Presence::Present);
-            node.presence != Presence::Present
-        });
-        let others = others.collect();
-        Some(InventoryView { listed, present, others })
+        if listed == 0 {
+            return None;
+        }
+        let nodes = self.inventory_nodes("");
+        let (present, others): (Vec<_>, _) = nodes.partition(|node| node.presence == Presence::Present);
+        Some(InventoryView { listed, present: present.len(), others })
     }
 
     /// Returns the nodes of the inventory and the members with names after `after`, by name.

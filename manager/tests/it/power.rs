@@ -307,6 +307,8 @@ fn redfish_turns_a_node_off_and_on() {
     assert_eq!(web("POST", "/api/v1/nodes/nobody/power?action=status").status, 404);
     let listed = web("GET", "/api/v1/inventory").body;
     assert_eq!(serde_json::from_str::<Value>(&listed).unwrap()["nodes"].as_array().unwrap().len(), 9);
+    let page = web("GET", "/nodes").body;
+    assert!(page.contains("0 of 9 listed nodes are members") && page.contains(">plain</th>"), "{page}");
     let support = web("GET", "/api/v1/support").body;
     let audited = said(&run(&daemon, &key, "cluster audit ls"));
     let log = lines.all().join("\n");

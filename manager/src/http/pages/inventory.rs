@@ -30,7 +30,7 @@ fn others(nodes: &[InventoryNode]) -> Markup {
                 tbody {
                     @for node in nodes {
                         tr {
-                            // A node that has never joined has no page.
+                            // An absent node may have no page.
                             th scope="row" {
                                 @if node.presence == Presence::Absent { (node.name) }
                                 @else { a href=(node_path(&node.name)) { (node.name) } }

@@ -166,10 +166,10 @@ impl Check {
 
     /// Returns the states that the run and LITE have reached, with the number of times.
     pub(super) fn states(&self) -> BTreeMap<&'static str, u64> {
-        let mut states = self.lock().states.clone();
+        let states = self.lock().states.clone().into_iter();
         #[cfg(debug_assertions)]
-        states.append(&mut lite::testing::take_states());
-        states
+        let states = states.chain(lite::testing::take_states());
+        states.collect()
     }
 
     // ---- Tasks ----
