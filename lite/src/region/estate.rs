@@ -14,10 +14,11 @@
 
 use super::layout::Layout;
 use super::memory::Share;
-use super::owner::{Held, Region, RegionState, RegionTable};
+use super::owner::RegionTable;
 use super::pages::{MOST_PIECES, PiecePages};
 use super::relocate::Mover;
 use super::request::{Estate, Holder, LastWord, PAGE_HOLDERS, PAGE_PIECES, Request, Response};
+use super::table::{Held, Region, RegionState};
 use crate::Error;
 use crate::base::member::MemberId;
 use crate::base::names::{Bearer, Named};

@@ -30,6 +30,7 @@ pub(crate) mod request;
 mod rights;
 mod serve;
 mod slow_path;
+mod table;
 mod vacate;
 mod vector;
 mod watch;

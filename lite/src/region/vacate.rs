@@ -1,10 +1,10 @@
 //! A node that is about to leave: its memory of regions moves to other nodes, and so do the regions that it
 //! owns. Regions whose master it is outlive it.
 
-use super::owner::RegionState;
 use super::placement::Placement;
 use super::relocate::Mover;
 use super::request::{Request, Response};
+use super::table::RegionState;
 use crate::Error;
 use crate::base::lock::Mutex;
 use crate::base::member::MemberId;
