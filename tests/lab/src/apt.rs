@@ -2,6 +2,7 @@
 
 use crate::{paths, tool};
 use anyhow::{Context, Result, bail};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -16,6 +17,7 @@ pub(crate) fn can_install() -> bool {
 /// Installs packages. Works as root only.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {
     let log = log()?;
+    let _turn = turn()?;
     update(&log)?;
     let mut command = apt_get();
     command.args(["install", "-y", "--no-install-recommends"]).args(packages);
@@ -29,6 +31,7 @@ pub(crate) fn unpack(packages: &[&str], dir: &Path) -> Result<()> {
         bail!("this machine has no apt-get");
     }
     let log = log()?;
+    let _turn = turn()?;
     let fetched = tempfile::tempdir()?;
     let fetch = || {
         let mut command = apt_get();
@@ -50,6 +53,15 @@ pub(crate) fn unpack(packages: &[&str], dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Waits until no other thread or process of ours uses apt, which fails when its lists are in use. The turn
+/// ends when the file is closed.
+fn turn() -> Result<File> {
+    let path = paths::state()?.join("apt.lock");
+    let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    file.lock().context("cannot wait for the turn to use apt")?;
+    Ok(file)
+}
+
 fn update(log: &Path) -> Result<()> {
     tool::run_ok(apt_get().arg("update"), log, LIMIT).with_context(|| format!("see {}", log.display()))?;
     Ok(())
@@ -58,6 +70,8 @@ fn update(log: &Path) -> Result<()> {
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive").arg("-q");
+    // Another program of the machine may be installing packages.
+    command.args(["-o", "DPkg::Lock::Timeout=300"]);
     command
 }
 
