@@ -4,8 +4,8 @@ use crate::inventory::parse_mac;
 use std::net::Ipv4Addr;
 use verbs::MacAddr;
 
-/// The table of Linux.
-const TABLE: &str = "/proc/net/arp";
+/// The table of Linux. `/proc/net` is not there if the unit of systemd shows processes only.
+const TABLE: &str = "/proc/self/net/arp";
 /// The bit of an entry whose address is known.
 const COMPLETE: u32 = 2;
 

@@ -2,11 +2,13 @@
 //! purged.
 
 use super::system::System;
-use super::{NAMES, made};
+use super::{LIMIT, NAMES, made};
+use crate::job::xtask;
 use anyhow::{Context, Result, ensure};
-use lab::setup;
+use lab::{setup, tool};
 use qemu::linux::{Guest, GuestConfig, Image, in_system};
 use serde_json::Value;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ const EXPOSURE: u32 = 25;
 const KEY: &str = "/var/lib/ferrolite/cluster.key";
 /// The settings of the manager's unit.
 const SETTINGS: &str = "/etc/ferrolite/manager.toml";
+/// The directory of the PXE service's image.
+const IMAGES: &str = "/srv/pxe";
 /// The client's options, as root uses them.
 const CLIENT: &str = "--key-file /var/lib/ferrolite/cluster.key";
 
@@ -42,7 +46,7 @@ pub(super) fn check(system: &System, log: &Path) -> Result<()> {
     machine.install("former", &NAMES)?;
     machine.manager_runs()?;
     machine.node_joins()?;
-    machine.pxe_boots()?;
+    machine.pxe_boots(&dir.path().join("pxe"), log)?;
     machine.is_confined()?;
     machine.counts_words()?;
 
@@ -135,19 +139,35 @@ impl Machine {
         Ok(())
     }
 
-    /// Starts the PXE service, which binds the ports of DHCP and TFTP.
-    fn pxe_boots(&mut self) -> Result<()> {
-        self.run(
-            "printf '%s\\n' 'manager = \"10.0.2.15:18500\"' \\
+    /// Starts the PXE service with an image that is made in `dir`. The service binds the ports of DHCP and
+    /// TFTP, and reads the table of ARP.
+    fn pxe_boots(&mut self, dir: &Path, log: &Path) -> Result<()> {
+        let key = self.run(&format!("ferrolite key make --public --key-file {KEY}"))?;
+        fs::create_dir(dir)?;
+        let settings = dir.join("node.conf");
+        fs::write(&settings, key)?;
+        let mut image = xtask();
+        image.args(["image", "--format", "efi", "--config"]).arg(settings).arg("--out").arg(dir);
+        tool::run_ok(&mut image, log, LIMIT)?;
+        let to = format!("/proc/1/root{IMAGES}/ferrolite.efi");
+        self.0.copy_in(&dir.join("ferrolite.efi"), &to, WITHIN)?;
+        self.run(&format!("chmod -R a+rX {IMAGES}"))?;
+        self.run(&format!(
+            "printf '%s\\n' 'manager = \"10.0.2.15:18500\"' 'image = \"{IMAGES}\"' \\
                 '[[node]]' 'name = \"n2\"' 'mac = \"52:54:00:00:00:02\"' >/etc/ferrolite/cluster.toml
             echo 'OPTIONS=\"--interface mgmt0 --address 10.0.2.15\"' >/etc/default/ferrolite-pxe
-            systemctl start ferrolite-pxe || { journalctl -u ferrolite-pxe >&2; exit 1; }",
-        )?;
+            systemctl start ferrolite-pxe || {{ journalctl -u ferrolite-pxe >&2; exit 1; }}"
+        ))?;
         let sockets = self.run("ss -Hlun")?;
         for port in [":67 ", ":69 "] {
             ensure!(sockets.contains(port), "nothing listens on port {port}: {sockets}");
         }
-        Ok(())
+        // As the unit sees it.
+        self.run(
+            "nsenter --mount --target $(systemctl show -p MainPID --value ferrolite-pxe) \\
+                grep -q '^IP address' /proc/self/net/arp",
+        )
+        .map(drop)
     }
 
     /// Fails unless the services run as other users than root, with the capabilities that they need, and
@@ -230,7 +250,7 @@ impl Machine {
 
     /// Purges the packages, which must leave no file, user or unit.
     fn purged(&mut self) -> Result<()> {
-        self.run("rm /etc/ferrolite/node.key /etc/ferrolite/cluster.toml")?;
+        self.run(&format!("rm -r /etc/ferrolite/node.key /etc/ferrolite/cluster.toml {IMAGES}"))?;
         self.run(&format!("DEBIAN_FRONTEND=noninteractive apt-get -q purge -y {} 2>&1", NAMES.join(" ")))?;
         let left = self.run(
             "find / -xdev ( -name '*ferrolite*' -o -name '*lite-node*' -o -name cx3 ) -not -path '/root/*' \
