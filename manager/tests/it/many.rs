@@ -156,7 +156,11 @@ impl Member {
                 let report = JobReport { counts: vec![("ended".into(), 1)], ..JobReport::default() };
                 return vec![ToManager::JobDone { job, report }];
             }
-            ToNode::JobInput { .. } | ToNode::HeartbeatAck { .. } => {}
+            ToNode::AskImage => {
+                let image = RunningImage { kernel: [1; 32], version: "1".into() };
+                return vec![ToManager::Image(image)];
+            }
+            ToNode::JobInput { .. } | ToNode::HeartbeatAck { .. } | ToNode::JobForget { .. } => {}
             other => panic!("{other:?}"),
         }
         Vec::new()
@@ -194,9 +198,8 @@ async fn join(address: String, key: ClusterKey, number: u16, heard: Arc<Heard>, 
     let Some(ToNode::Welcome(welcome)) = messages.next() else { panic!("no welcome") };
     member.heard.welcomes.fetch_add(1, Ordering::SeqCst);
     member.heard.members.fetch_add(welcome.members.len(), Ordering::SeqCst);
-    for message in messages {
-        assert!(member.answer(message).is_empty());
-    }
+    let answers: Vec<ToManager> = messages.flat_map(|message| member.answer(message)).collect();
+    member.say(&answers).await;
     member.live(dies).await;
 }
 
