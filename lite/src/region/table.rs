@@ -19,12 +19,13 @@ use alloc::vec::Vec;
 pub(super) enum RegionState {
     /// The memory of the region is being taken on its nodes, or from its former owner.
     Forming,
+    /// Whole: nodes may map it.
     Live,
     /// Being freed: new map requests are refused and existing mappings are being revoked.
     Freeing,
 }
 
-/// A region.
+/// What the owner of a region knows of it.
 pub(super) struct Region {
     /// The capability key. A name lookup returns it; every map request must contain it.
     pub(super) key: u64,
@@ -88,7 +89,7 @@ impl Region {
     }
 }
 
-/// A mapping that a node has.
+/// A mapping of a region that a node has.
 pub(super) struct Held {
     pub(super) region: u64,
     /// The node for which the holder maps the region, if not for itself.

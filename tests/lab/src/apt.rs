@@ -53,8 +53,8 @@ pub(crate) fn unpack(packages: &[&str], dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Waits until no other thread or process of ours uses apt, which fails when its lists are in use. The turn
-/// ends when the file is closed.
+/// Waits until no other thread or process of this checkout uses apt, which fails when its lists are in use.
+/// The turn ends when the file is closed. The wait ends, because each command of a turn has a [`LIMIT`].
 fn turn() -> Result<File> {
     let path = paths::state()?.join("apt.lock");
     let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
