@@ -25,7 +25,7 @@ pub(super) enum RegionState {
     Freeing,
 }
 
-/// What the owner of a region knows of it.
+/// The record of a region at its owner.
 pub(super) struct Region {
     /// The capability key. A name lookup returns it; every map request must contain it.
     pub(super) key: u64,
