@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 /// The time for which the kernel's buffer may accept not a single byte. It accepts more only after much has
@@ -36,6 +37,9 @@ const BATCH: usize = 64 << 10;
 /// The approximate number of bytes that may wait in the kernel to be sent. A control message waits for those
 /// too.
 const UNSENT: u32 = 64 << 10;
+
+/// The number of bytes that are read or written at once from which a connection lets the others go first.
+const MANY: usize = 16 << 10;
 
 /// The number of messages of a connection that may wait for the core.
 const IN_HAND: usize = 8;
@@ -215,6 +219,15 @@ async fn read(
             Ok(bytes) => bytes,
             Err(error) => return format!("connection lost: {error}"),
         };
+        give_way(buffer.len()).await;
+    }
+}
+
+/// Lets the other connections go first after many bytes. A job's bytes would otherwise keep a thread of the
+/// runtime for a megabyte or more, and heartbeats would wait for that.
+async fn give_way(bytes: usize) {
+    if bytes >= MANY {
+        yield_now().await;
     }
 }
 
@@ -248,6 +261,7 @@ async fn write(
             sealer.seal(&message.encode(), &mut sealed).map_err(|error| error.to_string())?;
         }
         write_all(stream, &sealed, STALL).await?;
+        give_way(sealed.len()).await;
         let bulk = messages.iter().map(|message| message.bulk()).sum();
         if bulk > 0 {
             // Queued messages are sent even if the core is gone.

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// The time for a handshake from the first byte to the last, and again for the first message.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum length of the first message, in bytes.
 const MAX_HELLO: usize = 64 << 10;

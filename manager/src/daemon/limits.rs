@@ -6,11 +6,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// runtime, and one in reserve.
 const OWN: u64 = 32;
 
-/// The maximum number of connections in their handshake, if there are enough descriptors.
-const HANDSHAKES: u64 = 256;
-
 /// The maximum number of members of a cluster.
 const MEMBERS: u64 = 4095;
+
+/// The maximum number of connections in their handshake, if there are enough descriptors: all members may
+/// connect at once, and a client.
+const HANDSHAKES: u64 = MEMBERS + 1;
 
 /// The maximum number of connections: the members of a cluster and some clients.
 const CONNECTIONS: u64 = MEMBERS + 1024;

@@ -12,11 +12,19 @@ use std::time::{Duration, Instant};
 /// The time that the last acknowledgement may take.
 const LAST: Duration = Duration::from_secs(60);
 
+/// An acknowledged heartbeat.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ack {
+    /// The moment when the heartbeat was sent.
+    pub sent: Instant,
+    /// The time until its acknowledgement.
+    pub took: Duration,
+}
+
 /// The measurements that a member of the herd makes.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// The time that each acknowledgement took.
-    pub acks: Vec<Duration>,
+    pub acks: Vec<Ack>,
     /// The longest time from the sending of a heartbeat to the acknowledgement of a later one. If it is
     /// longer than the lease, the member has lost its lease.
     pub unheard: Duration,
@@ -50,9 +58,14 @@ impl Herd {
     }
 }
 
-/// Returns the 99th percentile of the acknowledgement times.
+/// Returns the 99th percentile of the times of all acknowledgements.
 pub(crate) fn percentile_99(seen: &[Seen]) -> Duration {
-    let mut all: Vec<Duration> = seen.iter().flat_map(|seen| seen.acks.iter().copied()).collect();
+    percentile_99_of(seen.iter().flat_map(|seen| &seen.acks))
+}
+
+/// Returns the 99th percentile of the times of some acknowledgements.
+pub(crate) fn percentile_99_of<'a>(acks: impl Iterator<Item = &'a Ack>) -> Duration {
+    let mut all: Vec<Duration> = acks.map(|ack| ack.took).collect();
     all.sort();
     all[all.len() * 99 / 100]
 }
@@ -88,7 +101,7 @@ fn live(mut connection: Connection, every: Duration, stop: &AtomicBool) -> Seen 
                     let now = Instant::now();
                     seen.unheard = seen.unheard.max(now - heard);
                     heard = beats[acked as usize];
-                    seen.acks.push(now - heard);
+                    seen.acks.push(Ack { sent: heard, took: now - heard });
                     if last && acked == seq {
                         return seen;
                     }
