@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use bootconfig::{Source, archive};
 use proto::RunningImage;
 use proto::channel::enrolment::KernelDigest;
+use spin::Once;
 use zeroize::Zeroizing;
 
 use super::control_link;
@@ -13,10 +14,22 @@ use crate::boot::{self, BootInfo, Framebuffer};
 use crate::config;
 use crate::mm;
 use crate::sync::IrqMutex;
+use crate::time;
 use crate::warm::{Next, Passed};
 
 /// The loader of this kernel, as the other kernel prints it.
 const LOADER: &str = "the manager, from a running node";
+
+/// Returns the digest of this kernel's code and constants. It is computed once, because nothing changes them.
+pub(super) fn digest() -> KernelDigest {
+    static DIGEST: Once<KernelDigest> = Once::new();
+    *DIGEST.call_once(|| {
+        let started = time::now();
+        let digest = KernelDigest::of(mm::constant_parts());
+        log::debug!("digest of this kernel: {digest}, in {} us", (time::now() - started).as_micros());
+        digest
+    })
+}
 
 /// The image that was loaded.
 #[derive(Default)]
@@ -31,7 +44,7 @@ impl runtime::Machine for Loader {
     }
 
     fn image(&self) -> RunningImage {
-        let kernel = KernelDigest::of(mm::constant_parts()).to_bytes();
+        let kernel = digest().to_bytes();
         #[cfg(feature = "selftest")]
         let kernel = super::flaw::digest(kernel);
         RunningImage { kernel, version: env!("CARGO_PKG_VERSION").to_string() }

@@ -9,11 +9,12 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use platform::{Instant, NetworkError};
 use proto::channel::ClusterKey;
-use proto::channel::enrolment::{Enrolling, EnrolmentError, KernelDigest, ManagerKey, Request, Token};
+use proto::channel::enrolment::{Enrolling, EnrolmentError, ManagerKey, Request, Token};
 use zeroize::Zeroizing;
 
 use crate::net::stack::{Buffers, Stack, TcpStream};
-use crate::{cmdline, exec, mm, net, random, time};
+use crate::node::image;
+use crate::{cmdline, exec, net, random, time};
 
 /// The deadline of an attempt, counted from its start.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -91,7 +92,7 @@ impl Enrolment {
 
     async fn attempt(&self, stack: &'static Stack) -> Result<ClusterKey, Failure> {
         let deadline = time::now() + DEADLINE;
-        let request = Request { token: self.token.clone(), mac: stack.port().mac(), kernel: digest() };
+        let request = Request { token: self.token.clone(), mac: stack.port().mac(), kernel: image::digest() };
         let mut fresh = Zeroizing::new([0; 32]);
         random::fill(&mut *fresh);
         let (enrolling, frame) = Enrolling::new(&self.manager, &request, *fresh);
@@ -101,14 +102,6 @@ impl Enrolment {
         let answer = answer.unwrap_or(Err(NetworkError::Deadline)).map_err(Failure::Network)?;
         enrolling.finish(&answer).map_err(Failure::Final)
     }
-}
-
-/// Returns the digest of this kernel's code and constants, which nothing changes.
-fn digest() -> KernelDigest {
-    let started = time::now();
-    let digest = KernelDigest::of(mm::constant_parts());
-    log::debug!("digest of this kernel: {digest}, in {} us", (time::now() - started).as_micros());
-    digest
 }
 
 /// Receives a frame, and returns it without its length.
