@@ -16,8 +16,10 @@ const DEATHS: u16 = 10;
 const AT_ONCE: u16 = 32;
 /// The limit of the memory of the daemon's process. docs/security.md states it.
 const MOST_BYTES: usize = 1 << 30;
-/// The interval of heartbeats, a tenth of the lease that [`Daemon::start`] sets.
-const BEAT: Duration = Duration::from_secs(60);
+/// The lease: members that die are gone when it ends, and all of them share this machine until then.
+const LEASE: Duration = Duration::from_secs(60);
+/// The interval of heartbeats.
+const BEAT: Duration = Duration::from_secs(6);
 /// Joins all members, a few at a time: the next ones when all know each other. Returns two flags
 /// that end some of them and the others.
 fn join_all(
@@ -52,7 +54,7 @@ pub(crate) fn most_memory(daemon: &Daemon) -> usize {
 fn as_many_members_as_there_can_be_join_are_listed_work_and_die() {
     raise_own_limit();
     let directory = Directory::new("many");
-    let mut daemon = Daemon::start(&directory, &[]);
+    let mut daemon = Daemon::start(&directory, &["--lease-ms", &LEASE.as_millis().to_string()]);
     let _log = daemon.collect_log();
     let (all, runtime) = (usize::from(MEMBERS), tokio::runtime::Runtime::new().unwrap());
     let (start, heard) = (Instant::now(), Arc::new(Heard::default()));
