@@ -75,6 +75,33 @@ impl Spin {
     }
 }
 
+/// The translation buffer of a processor that TCG emulates. It begins with 256 entries, which cover a
+/// megabyte, and QEMU makes it larger only when it is flushed while most entries are in use
+/// (`tlb_mmu_resize_locked` in QEMU's accel/tcg/cputlb.c). This kernel has one address space, so it never
+/// flushes the buffer otherwise.
+struct TranslationBuffer {
+    /// The time from which the next long task ends with a flush. `None` on real processors and under KVM.
+    next_flush: Option<Instant>,
+}
+
+impl TranslationBuffer {
+    /// The least time between two flushes. After each, the entries in use are found again, which takes far
+    /// less.
+    const INTERVAL: Duration = Duration::from_millis(20);
+
+    fn new() -> Self {
+        Self { next_flush: cpu::is_tcg().then_some(Instant::ZERO) }
+    }
+
+    /// Flushes the buffer at `now`, after a task that has computed for long.
+    fn after_long_task(&mut self, now: Instant) {
+        if let Some(next) = self.next_flush.as_mut().filter(|next| now >= **next) {
+            *next = now + Self::INTERVAL;
+            x86_64::instructions::tlb::flush_all();
+        }
+    }
+}
+
 /// Runs this core's tasks and pollers for ever. Turns interrupts on.
 pub(crate) fn run() -> ! {
     let index = arch::this_cpu_index();
@@ -83,6 +110,7 @@ pub(crate) fn run() -> ! {
     let mut idle_since = time::now();
     let mut idle_turn = None;
     let mut console_waits = false;
+    let mut translations = TranslationBuffer::new();
     // TCG leaves its execution loop at every PAUSE and acquires QEMU's global lock when it re-enters. QEMU's
     // I/O thread then waits for that lock, which delays the very event for which the core spins.
     let pause = !cpu::is_tcg();
@@ -108,7 +136,7 @@ pub(crate) fn run() -> ! {
         }
         // SAFETY: this is the core's main loop, outside of tasks and pollers.
         worked |= unsafe { core.poll(now, Which::Urgent) };
-        if let Some(now) = run_tasks(core, now) {
+        if let Some(now) = run_tasks(core, now, &mut translations) {
             idle_since = now;
         } else if worked {
             idle_since = time::now();
@@ -135,7 +163,7 @@ fn max_spin(core: &Core) -> Duration {
 
 /// Runs the tasks that are ready at the beginning, at `now`. A task that yields is ready again, and its next
 /// run comes after a poll. Returns the time if a task has run.
-fn run_tasks(core: &Core, mut now: Instant) -> Option<Instant> {
+fn run_tasks(core: &Core, mut now: Instant, translations: &mut TranslationBuffer) -> Option<Instant> {
     let mut after = None;
     for _ in 0..core.ready().min(TASKS_PER_POLL) {
         let Some(runnable) = core.pop() else { break };
@@ -143,6 +171,7 @@ fn run_tasks(core: &Core, mut now: Instant) -> Option<Instant> {
         now = time::now();
         after = Some(now);
         if now >= core.last_poll() + POLL_INTERVAL / 4 {
+            translations.after_long_task(now);
             break;
         }
     }
