@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite");
 
+/// The unit of processor times in /proc, on every architecture that the manager runs on (`USER_HZ`).
+const TICK: Duration = Duration::from_millis(10);
+
 /// The directory of a test, which is removed at its end.
 pub(crate) struct Directory(pub PathBuf);
 
@@ -97,6 +100,30 @@ impl Daemon {
         let line = line.trim().split("\",").next().unwrap();
         daemon.address = line.rsplit(' ').next().unwrap().into();
         daemon
+    }
+
+    /// Returns the memory of the daemon that is in use, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.kilobytes("VmRSS:") << 10
+    }
+
+    /// Returns the most memory that the daemon has used so far, in bytes.
+    pub(crate) fn most_memory(&self) -> usize {
+        self.kilobytes("VmHWM:") << 10
+    }
+
+    fn kilobytes(&self, field: &str) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    }
+
+    /// Returns the processor time that the daemon has used so far.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // The fields after the name: utime and stime are the 14th and 15th of all, in ticks.
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        TICK * fields[11..13].iter().map(|field| field.parse::<u32>().unwrap()).sum()
     }
 
     /// Reads the log up to a line with `text`, and returns that line.

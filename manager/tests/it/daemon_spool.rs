@@ -55,13 +55,6 @@ fn the_output_of_a_detached_job_is_fetched_later() {
     assert_eq!(job(&daemon, &["output", "77"]).status.code(), Some(5));
 }
 
-/// Returns the memory of a process that is in use, in bytes.
-fn resident(process: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-}
-
 #[test]
 fn an_output_is_a_download_in_bounded_memory() {
     let directory = Directory::new("spool-http");
@@ -78,7 +71,7 @@ fn an_output_is_a_download_in_bounded_memory() {
     daemon.client().wait_nodes(1, Duration::from_secs(10)).unwrap();
     let number = submit(&daemon, &input);
     said(&job(&daemon, &["wait", &number]));
-    let before = resident(daemon.child.id());
+    let before = daemon.memory();
     let path = format!("/api/v1/jobs/{number}/output");
     let mut stream = TcpStream::connect(http).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -90,7 +83,7 @@ fn an_output_is_a_download_in_bounded_memory() {
             break;
         }
         seen.extend_from_slice(&piece[..count]);
-        most = most.max(resident(daemon.child.id()));
+        most = most.max(daemon.memory());
     }
     assert!(seen.ends_with(&bytes));
     let head = String::from_utf8(seen[..seen.len() - bytes.len()].to_vec()).unwrap().to_lowercase();

@@ -4,7 +4,6 @@ use crate::daemon::{Daemon, Directory};
 use crate::standin::{Candidate, Heard};
 use crate::strangers::raise_own_limit;
 use manager::client::{Inputs, Job, Output};
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -42,13 +41,6 @@ fn join_all(
     [kill, end]
 }
 
-/// Returns the most memory that the daemon has used so far, in bytes.
-pub(crate) fn most_memory(daemon: &Daemon) -> usize {
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
-}
-
 #[test]
 #[ignore = "takes minutes: cargo xtask test --full"]
 fn as_many_members_as_there_can_be_join_are_listed_work_and_die() {
@@ -59,7 +51,7 @@ fn as_many_members_as_there_can_be_join_are_listed_work_and_die() {
     let (all, runtime) = (usize::from(MEMBERS), tokio::runtime::Runtime::new().unwrap());
     let (start, heard) = (Instant::now(), Arc::new(Heard::default()));
     let step = |what: &str| {
-        println!("{what} after {:?}, {} MiB at most", start.elapsed(), most_memory(&daemon) >> 20);
+        println!("{what} after {:?}, {} MiB at most", start.elapsed(), daemon.most_memory() >> 20);
     };
     let [kill, _end] = join_all(&runtime, &daemon, &heard);
     step("all have joined and know each other");
@@ -80,5 +72,5 @@ fn as_many_members_as_there_can_be_join_are_listed_work_and_die() {
     heard.wait("settled deaths", |heard| &heard.settled, deaths * rest);
     assert_eq!(daemon.client().nodes().unwrap().len(), rest);
     step("some have died");
-    assert!(most_memory(&daemon) < MOST_BYTES, "{} MiB", most_memory(&daemon) >> 20);
+    assert!(daemon.most_memory() < MOST_BYTES, "{} MiB", daemon.most_memory() >> 20);
 }

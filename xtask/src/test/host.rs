@@ -31,9 +31,10 @@ pub(super) fn cases() -> Vec<Case> {
             .runs(&["--example", "explore"]),
         Case::new("sim::fresh-seeds-on-cards", |log| fresh_seeds("cx3,cx3-vf,softroce", "0.5", log))
             .runs(&["--example", "explore"]),
-        // Tests that fetch packages of Debian and boot Linux, and tests that take minutes.
+        // Tests that fetch packages of Debian and boot Linux, and tests that take minutes. They run one after
+        // another: some of them measure, or fill the machine with a thousand connections and more.
         Case::new("host::cargo-test-ignored", |log| {
-            cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
+            cargo_test(&[&WORKSPACE[..], &["--", "--ignored", "--test-threads=1"]].concat(), log)
         })
         .full_if(true),
         counted("host::cost-of-operations", guard::count),
