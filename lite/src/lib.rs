@@ -28,7 +28,8 @@
 //!   deadline.
 //! - Locks are held for short, bounded times, and never across a wait. The order is, outermost first: a
 //!   connection's ring, its outbox, bounce pool, operation table. The lock of a mapping's layout also
-//!   precedes the operation table. No other two are held together.
+//!   precedes the operation table, and that of the table of functions precedes a function's queue. No other
+//!   two are held together.
 //! - While the manager is silent for longer than the lease, the node posts nothing new; see `lease.rs`.
 //!
 //! # Neighbours

@@ -8,7 +8,7 @@ use crate::base::writers::Ordering;
 use crate::channel::Channel;
 use crate::membership::Membership;
 use crate::region::{Mappings, RegionMemory, RegionOwner};
-use crate::rpc::{Caller, Rpc};
+use crate::rpc::{Caller, KnownServices, Rpc};
 use crate::sync::SyncHome;
 use crate::transport::conn::Conn;
 use crate::transport::conn::peers::Peers;
@@ -66,6 +66,13 @@ pub(crate) struct Poller {
 
 /// The state that a poller needs for messages.
 pub(crate) struct Inbox {
+    callers: Callers,
+    /// The functions to which requests go.
+    services: KnownServices,
+}
+
+/// The peers that a poller has messages of.
+struct Callers {
     /// The peers that messages have come from recently, by identifier of their connections' receives; others
     /// are looked up in [`Connections::by_receive`].
     known: Known,
@@ -94,7 +101,8 @@ impl Node {
         let mappings = Arc::new(Mappings::new(Arc::new(RegionMemory::new(rpc.clone()))));
         let regions = Arc::new(RegionOwner::new(mappings));
         let poller = |shard| {
-            let inbox = Inbox { known: [const { None }; KNOWN], rpc: rpc.clone(), shard };
+            let callers = Callers { known: [const { None }; KNOWN], rpc: rpc.clone(), shard };
+            let inbox = Inbox { callers, services: KnownServices::default() };
             Mutex::new(Poller { batch: [Completion::BLANK; BATCH], inbox })
         };
         let pollers = PerShard::new(transport.shards.count(), poller);
@@ -188,7 +196,7 @@ impl Node {
             let Poller { batch, inbox } = &mut *poller.lock();
             let other = |other: &_| self.other_completion(inbox, other);
             self.transport.take_completions(shard, batch, usize::MAX, other);
-            inbox.known = [const { None }; KNOWN];
+            inbox.callers.known = [const { None }; KNOWN];
         }
         for conn in closing {
             for shard in self.transport.shards.iter() {
@@ -210,7 +218,8 @@ impl Node {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
             self.received(inbox, completion);
         } else if let Some(receive) = receive_of(completion.id) {
-            if let Some(caller) = self.known(inbox, receive).filter(|caller| !caller.conn.is_shut()) {
+            let caller = self.caller(&mut inbox.callers, receive);
+            if let Some(caller) = caller.filter(|caller| !caller.conn.is_shut()) {
                 log::warn!("lite: connection to {} failed: {:?}", caller.conn.peer, completion.status);
                 self.conns.fail(&caller.conn);
             }
@@ -256,18 +265,18 @@ impl Node {
     }
 
     /// Returns the peer whose connection has that identifier of receives, unless it is closed.
-    fn known<'k>(&self, inbox: &'k mut Inbox, receive: WrId) -> Option<&'k Arc<Caller>> {
-        let place = inbox.known.get_mut(receive.0 as usize % KNOWN)?;
+    fn caller<'c>(&self, callers: &'c mut Callers, receive: WrId) -> Option<&'c Arc<Caller>> {
+        let place = callers.known.get_mut(receive.0 as usize % KNOWN)?;
         if !place.as_ref().is_some_and(|(id, caller)| *id == receive && !caller.conn.is_shut()) {
             let conn = self.conns.by_receive.lock().get(&receive).cloned();
-            let caller = conn.and_then(|conn| Caller::new(&inbox.rpc, conn, inbox.shard));
+            let caller = conn.and_then(|conn| Caller::new(&callers.rpc, conn, callers.shard));
             *place = caller.map(|caller| (receive, Arc::new(caller)));
         }
         place.as_ref().map(|(_, caller)| caller)
     }
 
     fn received(&self, inbox: &mut Inbox, completion: &Completion) {
-        let Some(caller) = self.known(inbox, completion.id) else {
+        let Some(caller) = self.caller(&mut inbox.callers, completion.id) else {
             return self.datagram(completion);
         };
         let conn = &caller.conn;
@@ -275,7 +284,7 @@ impl Node {
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {
             Some(imm) => {
-                if caller.deliver(imm).is_err() {
+                if caller.deliver(imm, &mut inbox.services).is_err() {
                     log::warn!("lite: {} breaks the RPC protocol", conn.peer);
                     self.conns.fail(conn);
                 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod area;
 pub(crate) mod lent;
+pub(crate) mod outbox;
 pub(crate) mod ring;
 pub(crate) mod slots;
 pub(crate) mod wire;

@@ -1,6 +1,7 @@
 //! The arithmetic of a request ring. Positions count bytes since the connection began; records never wrap.
 
 use super::wire::GRAIN;
+use crate::base::writers::{AtomicU64, Ordering};
 use crate::planted::{Bug, planted};
 
 /// The peer has broken the ring's protocol; the connection must end.
@@ -53,24 +54,25 @@ impl RingTx {
     }
 }
 
-/// The reader's view.
+/// The reader's view. Only one thread reads at a time, so that it needs no lock of its own.
 pub(crate) struct RingRx {
     len: u64,
-    consumed: u64,
-    credited: u64,
+    consumed: AtomicU64,
+    credited: AtomicU64,
 }
 
 impl RingRx {
     pub(crate) fn new(len: u32) -> Self {
-        Self { len: u64::from(len), consumed: 0, credited: 0 }
+        Self { len: u64::from(len), consumed: AtomicU64::new(0), credited: AtomicU64::new(0) }
     }
 
     /// Notes that a record of `bytes` at `offset`, which must be the next one, is read. Returns the credit
     /// to send once it has been read, if a quarter of the ring has been consumed since the last credit.
     #[inline(always)]
-    pub(crate) fn consume(&mut self, offset: u32, bytes: u32) -> Result<Option<u32>, Violation> {
+    pub(crate) fn consume(&self, offset: u32, bytes: u32) -> Result<Option<u32>, Violation> {
         let (offset, bytes) = (u64::from(offset), grains(bytes));
-        let at = self.consumed % self.len;
+        let before = self.consumed.load(Ordering::Relaxed);
+        let at = before % self.len;
         let skip = match offset {
             o if o == at => 0,
             0 if at + bytes > self.len => self.len - at,
@@ -79,12 +81,13 @@ impl RingRx {
         if offset + bytes > self.len {
             return Err(Violation);
         }
-        self.consumed += skip + bytes;
-        if self.consumed - self.credited < self.len / 4 {
+        let consumed = before + skip + bytes;
+        self.consumed.store(consumed, Ordering::Relaxed);
+        if consumed - self.credited.load(Ordering::Relaxed) < self.len / 4 {
             return Ok(None);
         }
-        self.credited = self.consumed;
-        Ok(Some(((self.consumed / u64::from(GRAIN)) & 0xff_ffff) as u32))
+        self.credited.store(consumed, Ordering::Relaxed);
+        Ok(Some(((consumed / u64::from(GRAIN)) & 0xff_ffff) as u32))
     }
 }
 
@@ -107,7 +110,8 @@ mod tests {
     /// Both ends of a ring of which all has been consumed up to a position.
     fn both_at(start: u64) -> (RingTx, RingRx) {
         let len = u64::from(LEN);
-        (RingTx { len, head: start, credited: start }, RingRx { len, consumed: start, credited: start })
+        let [consumed, credited] = [start; 2].map(AtomicU64::new);
+        (RingTx { len, head: start, credited: start }, RingRx { len, consumed, credited })
     }
 
     proptest! {
@@ -119,7 +123,7 @@ mod tests {
             lag in 0usize..20,
             start in position(),
         ) {
-            let (mut tx, mut rx) = both_at(start);
+            let (mut tx, rx) = both_at(start);
             let mut unread = std::collections::VecDeque::new();
             for size in sizes {
                 loop {

@@ -3,6 +3,7 @@
 use super::area::RpcArea;
 use super::area::RpcMemory;
 use super::lent::Lent;
+use super::outbox::Outbox;
 use super::ring::{RingRx, RingTx};
 use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::base::config::OWN_SLOTS;
@@ -11,7 +12,6 @@ use crate::base::wait::{FairQueue, Waiters};
 use crate::base::writers::{AtomicU32, AtomicUsize, Ordering};
 use crate::planted::{Bug, planted};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
@@ -31,7 +31,8 @@ pub(crate) struct Channel {
     /// The memory in which the peer receives messages.
     pub(crate) remote: RpcArea,
     pub(crate) tx: Mutex<RingTx>,
-    pub(crate) rx: Mutex<RingRx>,
+    /// Read only by the poller of the shard.
+    pub(crate) rx: RingRx,
     calls: Mutex<Calls>,
     /// The queues for a slot: calls of applications, and LITE's internal calls.
     slot_queue: FairQueue,
@@ -43,15 +44,7 @@ pub(crate) struct Channel {
     /// The bytes of the peer's requests here that no task has received yet.
     backlog: AtomicUsize,
     /// Replies and credits that found no room on the queue pair.
-    pub(crate) outbox: Mutex<VecDeque<Out>>,
-}
-
-/// A message that needs no room in a ring.
-pub(crate) enum Out {
-    /// A reply: index of the slot, header, and data.
-    Reply(u32, ReplyHeader, Vec<u8>),
-    /// A credit message: the grains consumed in all, modulo 2^24.
-    Credit(u32),
+    pub(crate) outbox: Outbox,
 }
 
 /// Memory that the peer may access for a call: a long request, and the buffer for a long reply.
@@ -128,7 +121,7 @@ impl Channel {
             memory,
             remote,
             tx: Mutex::new(RingTx::new(remote.ring_len)),
-            rx: Mutex::new(RingRx::new(local.ring_len)),
+            rx: RingRx::new(local.ring_len),
             calls: Mutex::new(Calls {
                 slots: (0..count).map(slot).collect(),
                 free: (0..count).rev().collect(),
@@ -139,7 +132,7 @@ impl Channel {
             room: Waiters::default(),
             taken: AtomicU32::new(0),
             backlog: AtomicUsize::new(0),
-            outbox: Mutex::new(VecDeque::new()),
+            outbox: Outbox::default(),
         })
     }
 

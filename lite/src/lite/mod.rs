@@ -142,7 +142,12 @@ impl Lite {
     /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
     pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
         let fast_path: Vec<_> = self.node.shards.iter().map(|shard| shard.ops.lock().fast_path).collect();
-        self.node.counters.each(|name| fast_path.iter().map(|counts| counts.of(name)).sum(), each);
+        let served = self.node.rpc.services.served();
+        let elsewhere = |name: &str| match name {
+            "served" => served,
+            name => fast_path.iter().map(|counts| counts.of(name)).sum(),
+        };
+        self.node.counters.each(elsewhere, each);
     }
 
     /// Calls `each` for every count of this node's RNIC.

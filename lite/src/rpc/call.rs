@@ -31,15 +31,16 @@ pub(crate) struct Record {
     pieces: Vec<Piece>,
     one_way: bool,
     to: Option<ReplyTo>,
+    /// The charge of a one-way message, which lasts longer than `to`.
     charge: Option<Charge>,
     /// The function that the request is for, once a task has received the call.
     service: Option<Arc<Service>>,
 }
 
-/// A request's charge on the backlog of its connection, which lasts until a task receives the request.
-pub(crate) struct Charge {
-    pub(crate) caller: Arc<Caller>,
-    pub(crate) bytes: usize,
+/// The charge of a one-way message on the backlog of its connection, until a task receives the message.
+struct Charge {
+    caller: Arc<Caller>,
+    bytes: usize,
 }
 
 impl Drop for Charge {
@@ -80,6 +81,14 @@ pub(crate) struct RemoteReply {
     pub(crate) max: u64,
     /// The memory for a reply that is too long for the slot.
     pub(crate) pieces: Vec<Piece>,
+    /// The request's charge on the backlog of the connection, until a task receives the request.
+    pub(crate) charge: usize,
+}
+
+impl Drop for RemoteReply {
+    fn drop(&mut self) {
+        self.discharge();
+    }
 }
 
 impl Record {
@@ -105,18 +114,11 @@ impl Record {
 impl Call {
     /// Makes a call from another node; `record` contains the request, if it is here.
     #[inline(always)]
-    pub(crate) fn there(
-        mut record: Box<Record>,
-        to: RemoteReply,
-        pieces: Vec<Piece>,
-        one_way: bool,
-        charge: Option<Charge>,
-    ) -> Self {
+    pub(crate) fn there(mut record: Box<Record>, to: RemoteReply, pieces: Vec<Piece>, one_way: bool) -> Self {
         record.from = Some((to.caller.conn.peer, to.caller.conn.incarnation));
         record.to = Some(ReplyTo::There(to));
         record.pieces = pieces;
         record.one_way = one_way;
-        record.charge = charge;
         Self { record: Some(record) }
     }
 
@@ -173,7 +175,10 @@ impl Call {
     #[inline]
     pub(crate) fn set_taken(&mut self, service: Option<Arc<Service>>) {
         if let Some(record) = &mut self.record {
-            record.charge = None;
+            match &mut record.to {
+                Some(ReplyTo::There(to)) => to.discharge(),
+                _ => record.charge = None,
+            }
             record.service = service;
         }
     }
@@ -230,9 +235,17 @@ impl Call {
         Ok(())
     }
 
-    /// Returns the sender of a one-way message, which must be told that the message has arrived.
+    /// Returns the sender of a one-way message, which must be told that the message has arrived. The charge
+    /// of the message lasts on.
     pub(crate) fn accepted(&mut self) -> Option<ReplyTo> {
-        if self.is_one_way() && !self.is_remote() { self.take_to() } else { None }
+        if !self.is_one_way() || self.is_remote() {
+            return None;
+        }
+        let mut to = self.take_to();
+        if let (Some(record), Some(ReplyTo::There(to))) = (&mut self.record, &mut to) {
+            record.charge = to.take_charge();
+        }
+        to
     }
 
     /// Sends the reply. `Ok` means that the reply has been sent; the caller may have stopped waiting.
@@ -334,6 +347,20 @@ impl ReplyTo {
 }
 
 impl RemoteReply {
+    /// Ends the request's charge on the backlog.
+    #[inline]
+    fn discharge(&mut self) {
+        if self.charge > 0 {
+            self.caller.channel.discharge(core::mem::take(&mut self.charge));
+        }
+    }
+
+    /// Returns the request's charge on the backlog as one of its own.
+    fn take_charge(&mut self) -> Option<Charge> {
+        let bytes = core::mem::take(&mut self.charge);
+        (bytes > 0).then(|| Charge { caller: self.caller.clone(), bytes })
+    }
+
     #[inline(always)]
     fn send(&self, status: ReplyStatus, len: u64, data: &[u8]) -> Result<(), Error> {
         let header = ReplyHeader { call: self.call, status, len };

@@ -118,13 +118,15 @@ impl Rpc {
         request: &RawRequest<'_>,
         target: &mut ReplyTarget<'_>,
     ) -> Result<usize, Error> {
-        self.local.counters.calls.add(1);
         let node = request.whom.node();
         self.local.trace(|| Event::Called { peer: node, function: request.function });
         let mut busy = false;
-        if node != self.local.me
-            && self.local.lease.may_begin()
-            && let Some(conn) = self.transport.near(node)
+        let may_go = node != self.local.me && self.local.lease.may_begin();
+        let near = if may_go { self.transport.near(node) } else { None };
+        if near.is_none() {
+            self.local.counters.calls.add(1);
+        }
+        if let Some(conn) = near
             && request.whom.check(conn.incarnation).is_ok()
         {
             let mut slot = None;
@@ -423,7 +425,7 @@ impl Rpc {
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
         let (one_way, max) = (target.is_one_way(), target.max());
-        let service = self.services.get(0, request.function).filter(|s| s.takes(one_way));
+        let service = self.services.get(request.function).filter(|s| s.takes(one_way));
         let service = service.ok_or(Error::NoSuchFunction)?;
         if request.data.len() > service.max_request() {
             return Err(Error::TooLarge { max: service.max_request() as u64 });

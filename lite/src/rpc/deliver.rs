@@ -1,10 +1,12 @@
 //! Arriving messages, and messages that waited for room on the queue pair. Runs in the poller.
 
 use super::Rpc;
-use super::call::{Call, Caller, Charge, RemoteReply, ReplyTo};
+use super::call::{Call, Caller, RemoteReply, ReplyTo};
+use super::service::KnownServices;
 use crate::Error;
+use crate::channel::outbox::Out;
 use crate::channel::ring::Violation;
-use crate::channel::slots::{Channel, Out};
+use crate::channel::slots::Channel;
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
@@ -34,9 +36,9 @@ fn read_pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violat
 }
 
 impl Caller {
-    /// Handles a message of the peer. Returns `Err` if the peer breaks the protocol; the connection must end
-    /// then.
-    pub(crate) fn deliver(self: &Arc<Self>, imm: u32) -> Result<(), Violation> {
+    /// Handles a message of the peer; `services` are the functions that the shard's poller knows. Returns
+    /// `Err` if the peer breaks the protocol; the connection must end then.
+    pub(crate) fn deliver(self: &Arc<Self>, imm: u32, services: &mut KnownServices) -> Result<(), Violation> {
         let rpc = &*self.channel;
         match Imm::parse(imm).ok_or(Violation)? {
             Imm::Reply(slot) => {
@@ -52,7 +54,7 @@ impl Caller {
             }
             Imm::Request(grains) => {
                 let offset = grains.checked_mul(GRAIN).ok_or(Violation)?;
-                let credit = self.take_record(offset)?;
+                let credit = self.take_record(offset, services)?;
                 if let Some(credit) = credit
                     && !planted(Bug::LostCredit)
                 {
@@ -66,7 +68,11 @@ impl Caller {
     /// Copies a request from the ring, so that later writes of the peer do not change it, and passes it on.
     /// Returns the credit that is due then.
     #[inline(always)]
-    fn take_record(self: &Arc<Self>, offset: u32) -> Result<Option<u32>, Violation> {
+    fn take_record(
+        self: &Arc<Self>,
+        offset: u32,
+        services: &mut KnownServices,
+    ) -> Result<Option<u32>, Violation> {
         let (node, rpc) = (&*self.node, &*self.channel);
         let (ring, _) = &*rpc.memory;
         let mut header = [0; RequestHeader::LEN];
@@ -74,7 +80,7 @@ impl Caller {
         ring.read(at, &mut header).map_err(|_| Violation)?;
         let header = RequestHeader::parse(&header).ok_or(Violation)?;
         // Checks that the record is inside of the ring, at the expected position.
-        let credit = rpc.rx.lock().consume(offset, header.record_len().ok_or(Violation)?)?;
+        let credit = rpc.rx.consume(offset, header.record_len().ok_or(Violation)?)?;
         let behind = at + RequestHeader::LEN as u64;
         let requested = pieces(&**ring, behind, header.request_pieces)?;
         let between = behind + (requested.len() * Piece::LEN) as u64;
@@ -85,32 +91,31 @@ impl Caller {
         {
             return Err(Violation);
         }
-        let to = RemoteReply {
+        let mut to = RemoteReply {
             caller: self.clone(),
             slot: u32::from(header.slot),
             call: header.call,
             max: header.max_reply,
             pieces: to_reply,
+            charge: 0,
         };
         let refuse = |to, status, len| {
             ReplyTo::There(to).answer(status, len);
             Ok(credit)
         };
-        let service = node.services.get(rpc.shard, header.function).filter(|s| s.takes(header.one_way));
+        let service = services.get(&node.services, header.function).filter(|s| s.takes(header.one_way));
         let Some(service) = service else { return refuse(to, ReplyStatus::NoSuchFunction, 0) };
         if header.len > service.max_request() as u64 {
             return refuse(to, ReplyStatus::RequestTooLarge, service.max_request() as u64);
         }
         let here = if requested.is_empty() { header.len as usize } else { 0 };
         // LITE's internal calls are few, and overtake those of applications.
-        let charge = if header.function >= super::internal::INTERNAL {
-            None
-        } else {
+        if header.function < super::internal::INTERNAL {
             match rpc.charge(here + header.pieces_len(), node.local.config.backlog as usize) {
-                Some(bytes) => Some(Charge { caller: self.clone(), bytes }),
+                Some(bytes) => to.charge = bytes,
                 None => return refuse(to, ReplyStatus::Busy, 0),
             }
-        };
+        }
         let mut record = match service.reserve(here) {
             Ok(record) => record,
             Err(status) => return refuse(to, status, here as u64),
@@ -119,7 +124,7 @@ impl Caller {
             service.unreserve();
             return Err(Violation);
         }
-        let call = Call::there(record, to, requested, header.one_way, charge);
+        let call = Call::there(record, to, requested, header.one_way);
         service.enqueue(call);
         Ok(credit)
     }
@@ -136,14 +141,12 @@ impl Caller {
         if node.local.standing.is_due(now) {
             node.local.look_at_lease(now);
         }
-        {
-            let outbox = channel.outbox.lock();
-            if outbox.is_empty() {
-                match node.post_reply(conn, channel, slot, header, data) {
-                    Ok(()) => return Ok(()),
-                    Err(NotPosted::Busy) => {}
-                    Err(_) => return Err(Error::Unknown),
-                }
+        // Replies need no order, but those that wait for room go first.
+        if channel.outbox.is_empty() {
+            match node.post_reply(conn, channel, slot, header, data) {
+                Ok(()) => return Ok(()),
+                Err(NotPosted::Busy) => {}
+                Err(_) => return Err(Error::Unknown),
             }
         }
         node.send_out(conn, channel, Out::Reply(slot, *header, data.to_vec()));

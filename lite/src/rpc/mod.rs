@@ -30,5 +30,5 @@ pub(crate) use server::Registration;
 pub use server::{FunctionId, Mailbox, Message, RpcOptions, RpcServer};
 #[cfg(feature = "testing")]
 pub(crate) use service::Service;
-pub(crate) use service::Takes;
+pub(crate) use service::{KnownServices, Takes};
 pub(crate) use state::Rpc;

@@ -73,9 +73,7 @@ impl Registration {
     }
 
     async fn receive(&self) -> Result<Call, Error> {
-        let call = self.service.next(&self.node).await?;
-        self.node.local.counters.served.add(1);
-        Ok(call)
+        self.service.next(&self.node).await
     }
 
     async fn within(&self, limit: Duration) -> Result<Call, Error> {

@@ -2,17 +2,17 @@
 
 use super::Rpc;
 use super::call::{Call, Record};
+use super::internal::INTERNAL;
 use super::server::{FunctionId, RpcOptions};
 use crate::Error;
 use crate::base::lock::Mutex;
-use crate::base::per_shard::PerShard;
 use crate::base::wait::{FairQueue, Waiters};
+use crate::base::writers::{AtomicU64, AtomicUsize, Ordering};
 use crate::channel::wire::{LONGEST, ReplyStatus};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of records that a function keeps for its next requests, each with a buffer of at most
 /// [`LONGEST`] bytes.
@@ -48,6 +48,8 @@ struct Queue {
     reserved: usize,
     /// The number of requests that tasks have received and not answered.
     under_way: usize,
+    /// The number of requests that tasks have received, without the long ones, which the node counts.
+    served: u64,
     /// Records for the next requests.
     #[allow(clippy::vec_box, reason = "a record moves as a pointer, here and in its call")]
     spares: Vec<Box<Record>>,
@@ -174,6 +176,7 @@ impl Service {
         self.waiting.store(queue.calls.len(), Ordering::Relaxed);
         queue.reserved -= 1;
         queue.under_way += 1;
+        queue.served += u64::from(!call.is_remote());
         drop(queue);
         self.room.wake();
         call.set_taken(Some(self.clone()));
@@ -199,6 +202,7 @@ impl Service {
             let call = held.call.take();
             // Without its request, the call has been answered or its caller has departed.
             if let (Ok(()), Some(call)) = (fetched, call) {
+                node.local.counters.served.add(1);
                 return Ok(call);
             }
         }
@@ -208,7 +212,8 @@ impl Service {
     pub(crate) fn ended(&self, mut record: Box<Record>) {
         record.clear();
         let mut queue = self.queue.lock();
-        let dropped = if queue.spares.len() < SPARES && record.request.capacity() <= LONGEST as usize {
+        let keeps = !queue.closed && queue.spares.len() < SPARES;
+        let dropped = if keeps && record.request.capacity() <= LONGEST as usize {
             queue.spares.push(record);
             None
         } else {
@@ -225,17 +230,24 @@ impl Service {
 
     /// Closes the queue, and tells the callers and tasks that wait.
     pub(crate) fn close(&self) {
-        let waiting = {
+        // Pollers may know the function for a while yet, which keeps its memory.
+        let (waiting, spares) = {
             let mut queue = self.queue.lock();
             queue.closed = true;
-            core::mem::take(&mut queue.calls)
+            (core::mem::take(&mut queue.calls), core::mem::take(&mut queue.spares))
         };
+        drop(spares);
         for call in waiting {
             self.unreserve();
             call.refuse(None, ReplyStatus::NoSuchFunction, 0);
         }
         self.arrival.wake_all();
         self.room.wake_all();
+    }
+
+    /// Returns the number of requests that tasks have received, without the long ones.
+    fn served(&self) -> u64 {
+        self.queue.lock().served
     }
 
     /// Waits until no task has a call of the function.
@@ -258,51 +270,93 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The functions of a node: a table for each shard, all of which are equal. They are only changed under the
-/// lock of the first.
-pub(crate) struct ServiceTable(PerShard<ShardTable>);
-
-/// The functions of a node, as one shard sees them.
+/// The functions of a node.
 #[derive(Default)]
-#[repr(align(128))]
-struct ShardTable(Mutex<BTreeMap<FunctionId, Arc<Service>>>);
+pub(crate) struct ServiceTable {
+    functions: Mutex<Functions>,
+    /// The number of changes of the table. Written only under its lock.
+    version: AtomicU64,
+}
 
-impl ServiceTable {
-    /// Returns a table without functions for that number of shards.
-    pub(crate) fn new(shards: usize) -> Self {
-        Self(PerShard::new(shards, |_| ShardTable::default()))
+#[derive(Default)]
+struct Functions {
+    services: BTreeMap<FunctionId, Arc<Service>>,
+    /// The number of requests that tasks have received from functions of applications that have ended,
+    /// without the long ones.
+    served_before: u64,
+}
+
+/// The functions of a node, as one poller knows them. A request finds its function without a lock, and
+/// without a change of a count of references.
+#[derive(Default)]
+pub(crate) struct KnownServices {
+    version: u64,
+    services: BTreeMap<FunctionId, Arc<Service>>,
+}
+
+impl KnownServices {
+    /// Returns a function of `table`. It may have been removed a moment ago; then its queue is closed.
+    #[inline(always)]
+    pub(crate) fn get(&mut self, table: &ServiceTable, function: FunctionId) -> Option<&Arc<Service>> {
+        if table.version.load(Ordering::Acquire) != self.version {
+            self.renew(table);
+        }
+        self.services.get(&function)
     }
 
-    /// Returns a function, as a call that has come over `shard` finds it.
-    #[inline(always)]
-    pub(crate) fn get(&self, shard: usize, function: FunctionId) -> Option<Arc<Service>> {
-        self.0.get(shard)?.0.lock().get(&function).cloned()
+    #[cold]
+    fn renew(&mut self, table: &ServiceTable) {
+        let functions = table.functions.lock();
+        let former = core::mem::replace(&mut self.services, functions.services.clone());
+        self.version = table.version.load(Ordering::Relaxed);
+        drop(functions);
+        drop(former);
+    }
+}
+
+impl ServiceTable {
+    /// Returns a function.
+    pub(crate) fn get(&self, function: FunctionId) -> Option<Arc<Service>> {
+        self.functions.lock().services.get(&function).cloned()
     }
 
     /// Adds a function; returns `false` if the number is in use.
     pub(crate) fn add(&self, function: FunctionId, service: Arc<Service>) -> bool {
-        let mut table = self.0.first.0.lock();
-        if table.contains_key(&function) {
+        let mut functions = self.functions.lock();
+        if functions.services.contains_key(&function) {
             return false;
         }
-        for copy in &self.0.others {
-            copy.0.lock().insert(function, service.clone());
-        }
-        table.insert(function, service);
+        functions.services.insert(function, service);
+        self.changed();
         true
     }
 
     /// Removes `service`, if it still serves `function`.
     pub(crate) fn remove(&self, function: FunctionId, service: &Arc<Service>) {
-        let mut table = self.0.first.0.lock();
-        if table.get(&function).is_some_and(|s| Arc::ptr_eq(s, service)) {
-            table.remove(&function);
-            for copy in &self.0.others {
-                copy.0.lock().remove(&function);
-            }
-        }
-        drop(table);
         service.close();
+        // No task receives a request of a closed function any more.
+        let served = if function < INTERNAL { service.served() } else { 0 };
+        let mut functions = self.functions.lock();
+        if functions.services.get(&function).is_some_and(|s| Arc::ptr_eq(s, service)) {
+            let removed = functions.services.remove(&function);
+            functions.served_before += served;
+            self.changed();
+            drop(functions);
+            drop(removed);
+        }
+    }
+
+    /// Tells the pollers that the table has changed. The caller has its lock.
+    fn changed(&self) {
+        self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Returns the number of requests that tasks have received from functions of applications, without the
+    /// long ones.
+    pub(crate) fn served(&self) -> u64 {
+        let functions = self.functions.lock();
+        let services = functions.services.range(..INTERNAL);
+        functions.served_before + services.map(|(_, service)| service.served()).sum::<u64>()
     }
 
     /// Ends all functions and drops the calls in their queues, which would keep the node alive.
@@ -312,12 +366,12 @@ impl ServiceTable {
 
     /// Returns the functions with numbers up to `last`.
     fn all(&self, last: FunctionId) -> Vec<Arc<Service>> {
-        self.0.first.0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
+        self.functions.lock().services.range(..=last).map(|(_, service)| service.clone()).collect()
     }
 
     /// Ends the functions of applications, and waits until no task holds one of their calls.
     pub(crate) async fn end_all(&self) {
-        let all = self.all(super::internal::INTERNAL - 1);
+        let all = self.all(INTERNAL - 1);
         all.iter().for_each(|service| service.close());
         for service in all {
             service.idle().await;

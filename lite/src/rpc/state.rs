@@ -62,7 +62,7 @@ impl Rpc {
     pub(crate) fn new(conns: Arc<Connections>) -> Self {
         let transport: Arc<Transport> = (*conns).clone();
         Self {
-            services: ServiceTable::new(transport.shards.count()),
+            services: ServiceTable::default(),
             local: transport.local.clone(),
             transport,
             conns,

@@ -241,6 +241,65 @@ fn the_memory_that_a_client_holds_is_bounded() {
     assert!(-held.bytes_current > 100_000, "the test sees nothing: {held:?}");
 }
 
+/// Messages that no task receives count against the backlog of their sender, also after their sender has been
+/// told that they have arrived.
+#[test]
+fn messages_that_nobody_receives_are_limited() {
+    const LEN: usize = 1000;
+    /// The bytes that a waiting request counts for in addition to its length.
+    const OVERHEAD: usize = 256;
+    let config = Config { backlog: 1 << 14, ..Config::default() };
+    let mut c = cluster(2, &config);
+    let (a, b) = (c.lite(1), c.lite(2));
+    c.world.run(LIMIT, async move {
+        let options = RpcOptions { max_request: LEN, queue: 1 << 20 };
+        let mailbox = b.open_mailbox(5, options).unwrap();
+        let hasty = a.with_deadline(Duration::from_millis(50));
+        let room = (1 << 14) / (LEN + OVERHEAD);
+        for _ in 0..2 {
+            for _ in 0..room {
+                hasty.send(TWO, 5, &[7; LEN]).await.unwrap();
+            }
+            assert_eq!(hasty.send(TWO, 5, &[7; LEN]).await, Err(Error::Deadline));
+            for _ in 0..room {
+                assert_eq!(mailbox.receive().await.unwrap().data().len(), LEN);
+            }
+        }
+    });
+}
+
+/// Calls are counted where they begin and where tasks receive them: short and long ones, those to the own
+/// node, and those of functions that have ended.
+#[test]
+fn calls_are_counted_on_both_sides() {
+    let mut c = cluster(2, &Config::default());
+    let (a, b) = (c.lite(1), c.lite(2));
+    let served = Arc::new(AtomicU64::new(0));
+    let options = RpcOptions { max_request: 100_000, queue: 8 };
+    for round in 1..=3 {
+        for (node, to) in [(&a, &a), (&a, &b)] {
+            let server = Arc::new(to.register(1, options).unwrap());
+            echo(to, server.clone(), Duration::ZERO, served.clone());
+            let (caller, id) = (node.clone(), to.node_id());
+            let before = counter(node, "lite_calls");
+            c.world.run(LIMIT, async move {
+                for i in 0..10 {
+                    let request = vec![7; if i == 4 { 90_000 } else { 4 }];
+                    assert_eq!(caller.call(id, 1, &request, 100_000).await.unwrap(), request);
+                }
+            });
+            assert_eq!(counter(node, "lite_calls") - before, 10);
+            let caller = node.clone();
+            c.world.run(LIMIT, async move {
+                server.unregister().await.unwrap();
+                assert_eq!(caller.call(id, 1, b"late", 4).await, Err(Error::NoSuchFunction));
+            });
+            assert_eq!(counter(to, "lite_served"), 10 * round);
+        }
+        assert_eq!(served.load(Ordering::SeqCst), 20 * round);
+    }
+}
+
 /// Messages are received once and in order, also when the mailbox is full for long, and short and long ones
 /// mix.
 #[test]

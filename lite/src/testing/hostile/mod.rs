@@ -109,7 +109,7 @@ impl Hostile {
     }
 
     fn serve_with(self: &Arc<Self>, function: u32, respond: fn(&Self, &[u8]) -> Vec<u8>) {
-        if let Some(own) = self.node.services.get(0, function) {
+        if let Some(own) = self.node.services.get(function) {
             self.node.services.remove(function, &own);
         }
         let service = Arc::new(Service::new(RpcOptions { max_request: MAX_ASK, queue: 1024 }, Takes::Calls));

@@ -233,12 +233,14 @@ fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut u32) {
     ends.set(slot.id, OpStage::OnWire);
 }
 
-/// The counts of operations that were posted on the fast path; the slow path counts the others.
+/// The counts of operations that were posted on the fast path, and of calls that found their connection; the
+/// slow path counts the others.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FastPathCounts {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) atomics: u64,
+    pub(crate) calls: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
     /// The bytes of writes from bounce buffers.
@@ -285,6 +287,7 @@ impl FastPathCounts {
             "reads" => self.reads,
             "writes" => self.writes,
             "atomics" => self.atomics,
+            "calls" => self.calls,
             "bytes_read" => self.bytes_read,
             "bytes_written" => self.bytes_written,
             // All other reads pass through bounce buffers.

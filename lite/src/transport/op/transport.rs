@@ -221,18 +221,28 @@ impl Transport {
         Some((conn.clone(), self.shards.at(shard)))
     }
 
-    /// Returns the connection to a node, if there is one, for calls of the present core.
+    /// Returns the connection to a node, if there is one, for a call of the present core. Counts the call
+    /// then.
     #[inline]
     pub(crate) fn near(&self, node: NodeId) -> Option<Near<Conn>> {
         let here = self.shards.here(&*self.platform);
-        let known = here.ops.lock().links.near(node);
-        known.or_else(|| self.find_near(here, node))
+        let mut ops = here.ops.lock();
+        let known = ops.links.near(node);
+        if known.is_some() {
+            ops.fast_path.calls += 1;
+            return known;
+        }
+        drop(ops);
+        self.find_near(here, node)
     }
 
     #[cold]
     fn find_near(&self, here: &Shard, node: NodeId) -> Option<Near<Conn>> {
         let near = Near::new(self.connected(node)?);
-        let former = here.ops.lock().links.set_near(&near);
+        let mut ops = here.ops.lock();
+        let former = ops.links.set_near(&near);
+        ops.fast_path.calls += 1;
+        drop(ops);
         drop(former);
         Some(near)
     }
