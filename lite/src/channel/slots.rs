@@ -41,8 +41,10 @@ pub(crate) struct Channel {
     pub(crate) room: Waiters,
     /// The receives that were consumed and not posted again.
     pub(crate) taken: AtomicU32,
-    /// The bytes of the peer's requests here that no task has received yet.
-    backlog: AtomicUsize,
+    /// The bytes of all requests of the peer that were charged, and of those that tasks have received. Both
+    /// wrap, and their difference is the backlog. Only the poller of the shard changes the first.
+    charged: AtomicUsize,
+    discharged: AtomicUsize,
     /// Replies and credits that found no room on the queue pair.
     pub(crate) outbox: Outbox,
 }
@@ -131,7 +133,8 @@ impl Channel {
             internal_queue: FairQueue::default(),
             room: Waiters::default(),
             taken: AtomicU32::new(0),
-            backlog: AtomicUsize::new(0),
+            charged: AtomicUsize::new(0),
+            discharged: AtomicUsize::new(0),
             outbox: Outbox::default(),
         })
     }
@@ -142,21 +145,23 @@ impl Channel {
     }
 
     /// Counts `bytes` and a request's overhead against the backlog of `limit` bytes. Returns the count for
-    /// [`discharge`](Self::discharge), or `None` if it exceeds the limit.
+    /// [`discharge`](Self::discharge), or `None` if it exceeds the limit. Only the poller of the shard calls
+    /// this.
     pub(crate) fn charge(&self, bytes: usize, limit: usize) -> Option<usize> {
         let charge = bytes + OVERHEAD;
-        let before = self.backlog.fetch_add(charge, Ordering::AcqRel);
+        let before = self.charged.load(Ordering::Relaxed);
+        let backlog = before.wrapping_sub(self.discharged.load(Ordering::Acquire));
         // The first request always has room.
-        if before > 0 && before + charge > limit {
-            self.discharge(charge);
+        if backlog > 0 && backlog + charge > limit {
             return None;
         }
+        self.charged.store(before.wrapping_add(charge), Ordering::Relaxed);
         Some(charge)
     }
 
     /// Reverts a [`charge`](Self::charge).
     pub(crate) fn discharge(&self, charge: usize) {
-        self.backlog.fetch_sub(charge, Ordering::AcqRel);
+        self.discharged.fetch_add(charge, Ordering::AcqRel);
     }
 
     /// Returns the length of the longest reply that fits a slot, in bytes.

@@ -187,7 +187,7 @@ impl Rpc {
             len: len as u64,
             max_reply: max_reply as u64,
         };
-        self.send_request(conn, rpc, &header.emit(), request.data).ok()?;
+        self.send_request(conn, rpc, header.emit(), request.data).ok()?;
         slot.posted = true;
         Some(slot)
     }
@@ -318,7 +318,7 @@ impl Rpc {
             data = &joined;
             slot.lend(Box::new((lent, long_reply)));
         }
-        let mut post = || match self.send_request(conn, rpc, &head, data) {
+        let mut post = || match self.send_request(conn, rpc, head, data) {
             Err(NotPosted::Busy) => {
                 sometimes!("a request waited for room");
                 None
@@ -396,7 +396,7 @@ impl Rpc {
         &self,
         conn: &Arc<Conn>,
         rpc: &Channel,
-        head: &[u8; RequestHeader::LEN],
+        head: [u8; RequestHeader::LEN],
         data: &[u8],
     ) -> Result<(), NotPosted> {
         // Records are in the ring in the order in which they are posted.

@@ -170,7 +170,7 @@ impl Rpc {
         data: &[u8],
     ) -> Result<(), NotPosted> {
         let addr = Channel::slot_addr(&rpc.remote, slot).ok_or(NotPosted::Invalid)?;
-        self.transport.post_message((conn, rpc.shard), (&header.emit(), data), addr, Imm::Reply(slot).emit())
+        self.transport.post_message((conn, rpc.shard), (header.emit(), data), addr, Imm::Reply(slot).emit())
     }
 
     /// Sends a message after those that wait already.
@@ -210,7 +210,7 @@ impl Rpc {
                 Out::Reply(slot, header, data) => self.post_reply(conn, rpc, *slot, header, data),
                 Out::Credit(grains) => self.transport.post_message(
                     (conn, rpc.shard),
-                    (&[], &[]),
+                    ([], &[]),
                     rpc.remote.ring,
                     Imm::Credit(*grains).emit(),
                 ),

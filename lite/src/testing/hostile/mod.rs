@@ -239,7 +239,7 @@ impl Hostile {
         let Some(addr) = rpc.remote.ring.checked_add(u64::from(grains) * 64) else { return };
         let bytes = if u64::from(grains) * 64 + 1024 < u64::from(rpc.remote.ring_len) { bytes } else { &[] };
         // If there is no room for it now, something else is sent later.
-        let _ = self.node.post_message((conn, 0), (&[], bytes), addr, imm);
+        let _ = self.node.post_message((conn, 0), ([], bytes), addr, imm);
     }
 }
 

@@ -15,7 +15,7 @@ use alloc::sync::Arc;
 use core::task::Waker;
 use platform::{Instant, IoAddr};
 use proto::NodeId;
-use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
+use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
 
 /// The length of the shorter of two buffers in which messages are assembled, in bytes.
 const SHORT: usize = 128;
@@ -27,7 +27,7 @@ impl Transport {
     pub(crate) fn post_message<const HEAD: usize>(
         &self,
         (conn, shard): (&Arc<Conn>, usize),
-        (head, tail): (&[u8; HEAD], &[u8]),
+        (head, tail): ([u8; HEAD], &[u8]),
         addr: IoAddr,
         imm: u32,
     ) -> Result<(), NotPosted> {
@@ -37,21 +37,36 @@ impl Transport {
         if !is_plain && self.local.lease.is_suspended() && !conn.is_shut() {
             return Err(NotPosted::Busy);
         }
-        let verb = Verb::Write { head, tail, imm: Some(imm) };
-        let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
         let shard = self.shards.at(shard);
         // A message that the RNIC copies when it is posted needs no slot, unless it is signalled.
-        if bytes.is_none() && is_plain && shard.ops.lock().take_unsignaled(conn, qp, depth)? {
+        let is_inline = HEAD + tail.len() <= self.max_inline;
+        if is_inline && is_plain && shard.ops.lock().take_unsignaled(conn, qp, self.send_depth)? {
             let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
             return self.post_unsignaled((conn, shard), qp, (head, tail), remote, imm);
         }
+        self.post_signaled((conn, shard), (qp_index, qp.number), (head, tail), addr, imm)
+    }
+
+    /// Does the work of [`post_message`](Self::post_message) for a message that needs a slot. It takes the
+    /// head by value: a head whose address is known elsewhere would be copied from memory on the short path.
+    #[inline(never)]
+    fn post_signaled<const HEAD: usize>(
+        &self,
+        (conn, shard): (&Arc<Conn>, &Shard),
+        (qp_index, qp): (usize, QpNum),
+        (head, tail): ([u8; HEAD], &[u8]),
+        addr: IoAddr,
+        imm: u32,
+    ) -> Result<(), NotPosted> {
+        let verb = Verb::Write { head: &head, tail, imm: Some(imm) };
+        let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
         let taken = shard.ops.lock().take((conn, qp_index), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
         let (id, offset) = taken?;
-        if !is_plain {
+        if !self.standing.is_plain() {
             self.local.trace(|| posted(id, verb, conn.peer, qp_index));
         }
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
-        self.submit((shard, qp.number), (id, true), offset, verb, remote)
+        self.submit((shard, qp), (id, true), offset, verb, remote)
     }
 
     /// Posts a message that has been counted on its queue pair, unsignalled. If it fails, its completion
@@ -61,7 +76,7 @@ impl Transport {
         &self,
         (conn, shard): (&Conn, &Shard),
         qp: &QueuePair,
-        (head, tail): (&[u8; HEAD], &[u8]),
+        (head, tail): ([u8; HEAD], &[u8]),
         remote: RemoteAddr,
         imm: u32,
     ) -> Result<(), NotPosted> {
@@ -74,7 +89,7 @@ impl Transport {
             long = [0; MAX_INLINE];
             &mut long
         };
-        let bytes = if tail.is_empty() { Some(&head[..]) } else { join(buffer, head, tail) };
+        let bytes = join(buffer, &head, tail);
         let id = unsignaled_id(conn.group.receive_id);
         let op = |data| SendOp::Write { data: Payload::Inline(data), remote, imm: Some(imm) };
         let work = |data| SendWr { id, op: op(data), signaled: false, solicited: true, fence: false };
