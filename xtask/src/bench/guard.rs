@@ -64,7 +64,7 @@ const OPERATIONS: [Operation; 11] = [
     lite("write", 200, 1_362.0, [1.0, 1.0]),
     lite("read", 200, 1_688.0, [1.0, 1.0]),
     lite("fetch-add", 200, 1_743.0, [1.0, 1.0]),
-    lite("call", 256, 6_874.0, [2.0, 2.0]),
+    lite("call", 256, 6_742.0, [2.0, 2.0]),
 ];
 
 impl Operation {
