@@ -121,8 +121,8 @@ impl Rpc {
         let node = request.whom.node();
         self.local.trace(|| Event::Called { peer: node, function: request.function });
         let mut busy = false;
-        let may_go = node != self.local.me && self.local.lease.may_begin();
-        let near = if may_go { self.transport.near(node) } else { None };
+        let is_quick = node != self.local.me && self.local.lease.may_begin();
+        let near = if is_quick { self.transport.near_for_call(node) } else { None };
         if near.is_none() {
             self.local.counters.calls.add(1);
         }

@@ -59,9 +59,9 @@ impl Side {
 /// Measures both sides in turn. The sides alternate in coming first.
 pub(super) fn bench(options: &Options) -> Result<()> {
     let (host, destination) = options.destination.begin()?;
-    let program = ui::step("the benchmark of LITE", || program::build("lite", "native"))?;
     let theirs = options.program.canonicalize();
     let theirs = theirs.with_context(|| format!("cannot find {}", options.program.display()))?;
+    let program = ui::step("the benchmark of LITE", || program::build("lite", "native"))?;
     let (mut ours, mut other) = (Side::default(), Side::default());
     let mut sides = [(program, &mut ours), (theirs, &mut other)];
     for n in 0..options.runs {

@@ -101,13 +101,19 @@ impl Transport {
         }
     }
 
+    /// Returns true if the RNIC copies a payload of that many bytes when it is posted.
+    #[inline(always)]
+    pub(super) fn is_inline(&self, bytes: usize) -> bool {
+        bytes <= self.max_inline
+    }
+
     /// Returns the length of the bounce buffer that `verb` needs, if it needs one.
     #[inline]
     pub(crate) fn bounce_len(&self, verb: Verb<'_>) -> Option<usize> {
         match verb {
             Verb::Write { head, tail, .. } => {
                 let bytes = head.len() + tail.len();
-                (bytes > self.max_inline).then_some(bytes)
+                (!self.is_inline(bytes)).then_some(bytes)
             }
             Verb::Read { len } => Some(len as usize),
             Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => Some(8),

@@ -39,7 +39,7 @@ impl Transport {
         }
         let shard = self.shards.at(shard);
         // A message that the RNIC copies when it is posted needs no slot, unless it is signalled.
-        let is_inline = HEAD + tail.len() <= self.max_inline;
+        let is_inline = self.is_inline(HEAD + tail.len());
         if is_inline && is_plain && shard.ops.lock().take_unsignaled(conn, qp, self.send_depth)? {
             let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
             return self.post_unsignaled((conn, shard), qp, (head, tail), remote, imm);
@@ -48,7 +48,7 @@ impl Transport {
     }
 
     /// Does the work of [`post_message`](Self::post_message) for a message that needs a slot. It takes the
-    /// head by value: a head whose address is known elsewhere would be copied from memory on the short path.
+    /// head by value: with a reference, the path without a slot would store the head, and load it again.
     #[inline(never)]
     fn post_signaled<const HEAD: usize>(
         &self,

@@ -224,7 +224,7 @@ impl Transport {
     /// Returns the connection to a node, if there is one, for a call of the present core. Counts the call
     /// then.
     #[inline]
-    pub(crate) fn near(&self, node: NodeId) -> Option<Near<Conn>> {
+    pub(crate) fn near_for_call(&self, node: NodeId) -> Option<Near<Conn>> {
         let here = self.shards.here(&*self.platform);
         let mut ops = here.ops.lock();
         let known = ops.links.near(node);
