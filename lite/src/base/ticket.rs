@@ -96,13 +96,10 @@ impl Local {
     /// Waits for the turn of an operation of low priority and for its delay, while those of high priority
     /// need that; no longer than until `deadline`.
     async fn give_way(&self, ticket: &mut Ticket, deadline: Instant) {
-        let turns = &self.qos.turns;
         // Operations of low priority that wait here go on when none of high priority is in use any more.
-        let look = || match self.qos.pause(self.platform.now()) {
-            Some(_) => turns.take().map(Some),
-            None => Some(None),
-        };
-        let Some(Some(turn)) = self.timers.before(deadline, turns.queue.until(look)).await else { return };
+        let is_needed = || self.qos.pause(self.platform.now()).is_some();
+        let turn = self.qos.turns.take(is_needed);
+        let Some(Some(turn)) = self.timers.before(deadline, turn).await else { return };
         let earliest = turn.earliest();
         ticket.turn = Some(turn);
         let now = self.platform.now();

@@ -8,7 +8,7 @@ use super::ring::{RingRx, RingTx};
 use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::base::config::OWN_SLOTS;
 use crate::base::lock::Mutex;
-use crate::base::wait::{FairQueue, Waiters};
+use crate::base::wait::{FairQueue, Waiters, Woken, take_in_turn};
 use crate::base::writers::{AtomicU32, AtomicUsize, Ordering};
 use crate::planted::{Bug, planted};
 use alloc::boxed::Box;
@@ -34,9 +34,6 @@ pub(crate) struct Channel {
     /// Read only by the poller of the shard.
     pub(crate) rx: RingRx,
     calls: Mutex<Calls>,
-    /// The queues for a slot: calls of applications, and LITE's internal calls.
-    slot_queue: FairQueue,
-    internal_queue: FairQueue,
     /// Calls that have a slot and wait for room in the peer's ring.
     pub(crate) room: Waiters,
     /// The receives that were consumed and not posted again.
@@ -76,17 +73,59 @@ struct ReplySlot {
 struct Calls {
     slots: Vec<ReplySlot>,
     free: Vec<u32>,
+    /// The queues for a slot: calls of applications, and LITE's internal calls.
+    queue: FairQueue,
+    internal_queue: FairQueue,
     lost: bool,
 }
 
+/// The work that remains when a slot has become free; it must be done without the lock.
+#[must_use = "tasks that wait for a slot are not woken yet"]
+struct Released {
+    /// Memory that the peer does not use any more.
+    buffers: Option<Buffers>,
+    /// Tasks that have waited for a slot.
+    woken: [Woken; 2],
+}
+
 impl Calls {
-    fn release(&mut self, index: u32) -> Option<Buffers> {
+    /// Returns the queue for a slot; `own` is that of LITE's internal calls.
+    fn queue(&mut self, own: bool) -> &mut FairQueue {
+        if own { &mut self.internal_queue } else { &mut self.queue }
+    }
+
+    /// Takes a free slot for a call and returns its index. `own`: the call is an internal one, and some slots
+    /// are kept for those.
+    #[inline(always)]
+    fn claim(&mut self, own: bool) -> Option<(u32, &mut ReplySlot)> {
+        let kept = if own { 0 } else { OWN_SLOTS as usize };
+        (self.free.len() > kept).then_some(())?;
+        let index = self.free.pop()?;
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.state = SlotState::Waiting { abandoned: false };
+        Some((index, slot))
+    }
+
+    /// Frees a slot.
+    #[inline(always)]
+    fn release(&mut self, index: u32) -> Option<Released> {
         let slot = self.slots.get_mut(index as usize)?;
         slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(u32::from(!planted(Bug::SlotReusedEarly)));
         (slot.waker, slot.until, slot.late) = (None, Instant::MAX, false);
+        let buffers = slot.buffers.take();
         self.free.push(index);
-        slot.buffers.take()
+        Some(Released { buffers, woken: [self.internal_queue.wake(), self.queue.wake()] })
+    }
+}
+
+impl Released {
+    #[inline(always)]
+    fn finish(self) {
+        drop(self.buffers);
+        let [internal, other] = self.woken;
+        internal.wake();
+        other.wake();
     }
 }
 
@@ -127,10 +166,10 @@ impl Channel {
             calls: Mutex::new(Calls {
                 slots: (0..count).map(slot).collect(),
                 free: (0..count).rev().collect(),
+                queue: FairQueue::default(),
+                internal_queue: FairQueue::default(),
                 lost: false,
             }),
-            slot_queue: FairQueue::default(),
-            internal_queue: FairQueue::default(),
             room: Waiters::default(),
             taken: AtomicU32::new(0),
             charged: AtomicUsize::new(0),
@@ -181,8 +220,13 @@ impl Channel {
 
     /// Waits for a slot for a call; `own` for an internal one. Returns `None` if the connection has failed.
     pub(crate) async fn claim(&self, own: bool) -> Option<CallSlot<'_>> {
-        let queue = if own { &self.internal_queue } else { &self.slot_queue };
-        queue.until(|| self.try_claim(own)).await
+        let claim = |calls: &mut Calls| {
+            if calls.lost {
+                return Some(None);
+            }
+            calls.claim(own).map(|(index, slot)| Some(CallSlot::new(self, index, slot)))
+        };
+        take_in_turn(&self.calls, |calls| calls.queue(own), claim).await
     }
 
     /// Returns a slot for a call of the task of `waker`, which waits until `deadline`, if one is free and
@@ -195,21 +239,15 @@ impl Channel {
         deadline: Instant,
         note: impl FnOnce(Instant),
     ) -> Option<CallSlot<'_>> {
-        if !(if own { &self.internal_queue } else { &self.slot_queue }).is_empty() {
-            return None;
-        }
         let mut calls = self.calls.lock();
-        let kept = if own { 0 } else { OWN_SLOTS as usize };
-        if calls.lost || calls.free.len() <= kept {
+        if calls.lost || !calls.queue(own).is_empty() {
             return None;
         }
-        let index = calls.free.pop()?;
-        let slot = calls.slots.get_mut(index as usize)?;
-        slot.state = SlotState::Waiting { abandoned: false };
+        let (index, slot) = calls.claim(own)?;
         (slot.waker, slot.until) = (Some(waker.clone()), deadline);
         // Under the lock: the poller forgets all deadlines before it looks for late calls here.
         note(deadline);
-        Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false })
+        Some(CallSlot::new(self, index, slot))
     }
 
     /// Wakes the tasks whose calls have passed their deadlines, and returns the earliest deadline of the
@@ -236,19 +274,6 @@ impl Channel {
         }
     }
 
-    fn try_claim(&self, own: bool) -> Option<Option<CallSlot<'_>>> {
-        let mut calls = self.calls.lock();
-        if calls.lost {
-            return Some(None);
-        }
-        let kept = if own { 0 } else { OWN_SLOTS as usize };
-        (calls.free.len() > kept).then_some(())?;
-        let index = calls.free.pop()?;
-        let slot = calls.slots.get_mut(index as usize)?;
-        slot.state = SlotState::Waiting { abandoned: false };
-        Some(Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false }))
-    }
-
     /// Handles a reply that has been written to slot `index`. Returns `Err` if no call waits for it.
     #[inline(always)]
     pub(crate) fn replied(&self, index: u32, header: ReplyHeader) -> Result<(), super::ring::Violation> {
@@ -259,10 +284,9 @@ impl Channel {
             return Err(super::ring::Violation);
         }
         if abandoned {
-            let buffers = calls.release(index);
+            let released = calls.release(index);
             drop(calls);
-            drop(buffers);
-            self.slot_is_free();
+            released.into_iter().for_each(Released::finish);
             return Ok(());
         }
         slot.state = SlotState::Done(header);
@@ -297,12 +321,6 @@ impl Channel {
         !needed && self.outbox.lock().is_empty()
     }
 
-    #[inline(always)]
-    fn slot_is_free(&self) {
-        self.internal_queue.wake();
-        self.slot_queue.wake();
-    }
-
     /// Ends all calls after the queue pairs have been destroyed: no reply arrives any more, and the peer
     /// uses no buffer.
     pub(crate) fn lose_all(&self) {
@@ -317,13 +335,13 @@ impl Channel {
                 buffers.extend(slot.buffers.take());
             }
         }
+        wakers.extend(calls.internal_queue.wake_all());
+        wakers.extend(calls.queue.wake_all());
         drop(calls);
+        self.outbox.lock().clear();
         wakers.into_iter().for_each(Waker::wake);
         drop(buffers);
-        self.outbox.lock().clear();
         self.room.wake_all();
-        self.internal_queue.wake_all();
-        self.slot_queue.wake_all();
     }
 }
 
@@ -338,10 +356,14 @@ pub(crate) struct CallSlot<'a> {
     generation: u32,
     /// True if the peer may know of the call.
     pub(crate) posted: bool,
-    ended: bool,
 }
 
-impl CallSlot<'_> {
+impl<'a> CallSlot<'a> {
+    #[inline(always)]
+    fn new(rpc: &'a Channel, index: u32, slot: &ReplySlot) -> Self {
+        Self { rpc, index, generation: slot.generation, posted: false }
+    }
+
     /// Returns the channel of the call.
     #[inline(always)]
     pub(crate) fn channel(&self) -> &Channel {
@@ -366,10 +388,7 @@ impl CallSlot<'_> {
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return Poll::Ready(CallEnd::Lost) };
         match slot.state {
-            SlotState::Done(header) => {
-                self.ended = true;
-                Poll::Ready(CallEnd::Replied(header, slot.buffers.take()))
-            }
+            SlotState::Done(header) => Poll::Ready(CallEnd::Replied(header, slot.buffers.take())),
             SlotState::Waiting { .. } if slot.late => Poll::Ready(CallEnd::Late),
             SlotState::Waiting { .. } => {
                 if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
@@ -377,10 +396,7 @@ impl CallSlot<'_> {
                 }
                 Poll::Pending
             }
-            SlotState::Free | SlotState::Lost => {
-                self.ended = true;
-                Poll::Ready(CallEnd::Lost)
-            }
+            SlotState::Free | SlotState::Lost => Poll::Ready(CallEnd::Lost),
         }
     }
 }
@@ -389,7 +405,7 @@ impl Drop for CallSlot<'_> {
     fn drop(&mut self) {
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return };
-        let buffers = match slot.state {
+        let released = match slot.state {
             SlotState::Waiting { .. } if self.posted && !planted(Bug::SlotReusedEarly) => {
                 slot.state = SlotState::Waiting { abandoned: true };
                 (slot.waker, slot.until) = (None, Instant::MAX);
@@ -399,8 +415,7 @@ impl Drop for CallSlot<'_> {
             _ => calls.release(self.index),
         };
         drop(calls);
-        drop(buffers);
-        self.rpc.slot_is_free();
+        released.into_iter().for_each(Released::finish);
     }
 }
 

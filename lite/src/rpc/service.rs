@@ -6,13 +6,14 @@ use super::internal::INTERNAL;
 use super::server::{FunctionId, RpcOptions};
 use crate::Error;
 use crate::base::lock::Mutex;
-use crate::base::wait::{FairQueue, Waiters};
-use crate::base::writers::{AtomicU64, AtomicUsize, Ordering};
+use crate::base::wait::{FairQueue, Waiters, Woken, take_in_turn};
+use crate::base::writers::{AtomicU64, Ordering};
 use crate::channel::wire::{LONGEST, ReplyStatus};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::task::Waker;
 
 /// The number of records that a function keeps for its next requests, each with a buffer of at most
 /// [`LONGEST`] bytes.
@@ -32,17 +33,16 @@ pub(crate) struct Service {
     options: RpcOptions,
     takes: Takes,
     queue: Mutex<Queue>,
-    /// The number of calls in the queue. Written only under its lock; a hint for tasks that look.
-    waiting: AtomicUsize,
-    /// Callers on this node that wait for room in the queue.
-    room: FairQueue,
-    arrival: FairQueue,
     idle: Waiters,
 }
 
 #[derive(Default)]
 struct Queue {
     calls: VecDeque<Call>,
+    /// Tasks that wait for a call.
+    arrival: FairQueue,
+    /// Callers on this node that wait for room in the queue.
+    room: FairQueue,
     closed: bool,
     /// The number of entries that are in use or reserved.
     reserved: usize,
@@ -62,19 +62,26 @@ impl Queue {
         self.reserved += 1;
         Some(self.spares.pop())
     }
+
+    /// Ends a reservation. The caller wakes the tasks that this returns.
+    fn unreserve(&mut self) -> Woken {
+        self.reserved -= 1;
+        self.room.wake()
+    }
+
+    /// Returns the next call for a task. The caller wakes the callers that have waited for its entry.
+    #[inline(always)]
+    fn take(&mut self) -> Option<(Call, Woken)> {
+        let call = self.calls.pop_front()?;
+        self.under_way += 1;
+        self.served += u64::from(!call.is_remote());
+        Some((call, self.unreserve()))
+    }
 }
 
 impl Service {
     pub(crate) fn new(options: RpcOptions, takes: Takes) -> Self {
-        Self {
-            options,
-            takes,
-            queue: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-            room: FairQueue::default(),
-            arrival: FairQueue::default(),
-            idle: Waiters::default(),
-        }
+        Self { options, takes, queue: Mutex::default(), idle: Waiters::default() }
     }
 
     pub(crate) fn max_request(&self) -> usize {
@@ -103,19 +110,18 @@ impl Service {
     /// Does the work of [`reserve`](Self::reserve) once an entry is free. [`enqueue`](Self::enqueue)
     /// handles the end of the function.
     pub(crate) async fn reserve_later(&self, len: usize) -> Box<Record> {
-        let free = || {
-            let mut queue = self.queue.lock();
+        let free = |queue: &mut Queue| {
             let most = if queue.closed { usize::MAX } else { self.options.queue };
             queue.reserve(most)
         };
-        let mut record = self.room.until(free).await.unwrap_or_default();
+        let mut record = take_in_turn(&self.queue, |queue| &mut queue.room, free).await.unwrap_or_default();
         record.request.resize(len, 0);
         record
     }
 
     pub(crate) fn unreserve(&self) {
-        self.queue.lock().reserved -= 1;
-        self.room.wake();
+        let woken = self.queue.lock().unreserve();
+        woken.wake();
     }
 
     /// Puts a call into the reserved entry.
@@ -124,14 +130,15 @@ impl Service {
         let sender = call.accepted();
         let mut queue = self.queue.lock();
         if queue.closed {
+            let woken = queue.unreserve();
             drop(queue);
-            self.unreserve();
+            woken.wake();
             return call.refuse(sender, ReplyStatus::NoSuchFunction, 0);
         }
         queue.calls.push_back(call);
-        self.waiting.store(queue.calls.len(), Ordering::Relaxed);
+        let woken = queue.arrival.wake();
         drop(queue);
-        self.arrival.wake();
+        woken.wake();
         if let Some(sender) = sender {
             sender.answer(ReplyStatus::Accepted, 0);
         }
@@ -143,50 +150,35 @@ impl Service {
         let mut queue = self.queue.lock();
         queue.under_way -= 1;
         let idle = queue.under_way == 0;
-        let refused = if queue.closed {
-            Some(call)
+        let (refused, woken) = if queue.closed {
+            (Some(call), Woken::default())
         } else {
             queue.reserved += 1;
             queue.calls.push_front(call);
-            self.waiting.store(queue.calls.len(), Ordering::Relaxed);
-            None
+            (None, queue.arrival.wake())
         };
         drop(queue);
         if idle {
             self.idle.wake_all();
         }
-        match refused {
-            Some(call) => call.refuse(None, ReplyStatus::NoSuchFunction, 0),
-            None => self.arrival.wake(),
+        woken.wake();
+        if let Some(call) = refused {
+            call.refuse(None, ReplyStatus::NoSuchFunction, 0);
         }
     }
 
-    #[inline(always)]
-    fn take(self: &Arc<Self>, node: &Rpc) -> Option<Result<Call, Error>> {
-        let mut queue = self.queue.lock();
-        let Some(mut call) = queue.calls.pop_front() else {
-            let closed = queue.closed;
-            drop(queue);
-            return match closed {
-                _ if node.local.is_fenced() => Some(Err(Error::LinkDown)),
-                true => Some(Err(Error::NoSuchFunction)),
-                false => None,
-            };
-        };
-        self.waiting.store(queue.calls.len(), Ordering::Relaxed);
-        queue.reserved -= 1;
-        queue.under_way += 1;
-        queue.served += u64::from(!call.is_remote());
-        drop(queue);
-        self.room.wake();
-        call.set_taken(Some(self.clone()));
-        Some(Ok(call))
-    }
-
     /// Returns the next call unfetched: the request may still be in its caller's memory.
+    #[inline(always)]
     pub(crate) async fn next_as_is(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
-        let is_likely = || self.waiting.load(Ordering::Relaxed) > 0;
-        self.arrival.until_likely(is_likely, || self.take(node)).await
+        let take = |queue: &mut Queue| match queue.take() {
+            None if node.local.is_fenced() => Some(Err(Error::LinkDown)),
+            None if queue.closed => Some(Err(Error::NoSuchFunction)),
+            taken => taken.map(Ok),
+        };
+        let (mut call, woken) = take_in_turn(&self.queue, |queue| &mut queue.arrival, take).await?;
+        woken.wake();
+        call.set_taken(Some(self.clone()));
+        Ok(call)
     }
 
     /// Returns the next call. If this is dropped before it is ready, another task gets the call.
@@ -231,18 +223,19 @@ impl Service {
     /// Closes the queue, and tells the callers and tasks that wait.
     pub(crate) fn close(&self) {
         // Pollers may know the function for a while yet, which keeps its memory.
-        let (waiting, spares) = {
+        let (calls, spares, woken) = {
             let mut queue = self.queue.lock();
             queue.closed = true;
-            (core::mem::take(&mut queue.calls), core::mem::take(&mut queue.spares))
+            let calls = core::mem::take(&mut queue.calls);
+            queue.reserved -= calls.len();
+            let woken = [queue.arrival.wake_all(), queue.room.wake_all()];
+            (calls, core::mem::take(&mut queue.spares), woken)
         };
         drop(spares);
-        for call in waiting {
-            self.unreserve();
+        for call in calls {
             call.refuse(None, ReplyStatus::NoSuchFunction, 0);
         }
-        self.arrival.wake_all();
-        self.room.wake_all();
+        woken.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Returns the number of requests that tasks have received, without the long ones.

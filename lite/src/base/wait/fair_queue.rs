@@ -1,13 +1,9 @@
 //! A fair queue: tasks that wait for one of several equal resources, first come, first served.
 
 use crate::base::lock::Mutex;
-use crate::base::writers::{AtomicUsize, Ordering};
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
-
-/// The number of waiters that are woken for one resource that becomes free. More than one, because a future
-/// that was woken may stay unpolled while its task waits for something else.
-const WOKEN: usize = 2;
 
 /// The number of waiters at the head of the queue that are checked for a pending wake-up.
 const NEAR: usize = 16;
@@ -15,30 +11,85 @@ const NEAR: usize = 16;
 /// Tasks that wait for a resource of which each takes one, in the order in which they came. Unlike
 /// [`Waiters`](super::Waiters), a resource that becomes free does not wake them all.
 ///
-/// The state that `take` reads must be behind a lock that the caller of [`wake`](Self::wake) has held
-/// before: then either `take` sees the change, or the caller sees the waiter. The counts change only under
-/// the queue's lock.
+/// The queue is a part of the state behind the lock of the resource: one lock serves for the look at the
+/// resource and for the place in the queue, so that no change is missed between the two.
 ///
 /// A task that finds a free resource, while a waiter before it has been woken and has not looked yet,
 /// yields once before it takes the resource. So the order holds among tasks that run, and a future that is
 /// not polled delays nobody.
 #[derive(Default)]
 pub(crate) struct FairQueue {
-    /// The number of waiters that have not been woken.
-    asleep: AtomicUsize,
-    /// The number of waiters that have been woken and have neither left the queue nor waited again.
-    woken: AtomicUsize,
-    queue: Mutex<Queue>,
-}
-
-#[derive(Default)]
-struct Queue {
     last: u64,
     /// By number, ascending. Waiters without a waker have been woken.
     waiting: VecDeque<(u64, Option<Waker>)>,
+    /// The number of waiters that have been woken and have neither left the queue nor waited again.
+    woken: usize,
 }
 
-impl Queue {
+/// The tasks that are woken for one resource that becomes free. They are up to two, because a future that was
+/// woken may stay unpolled while its task waits for something else. They must be woken once the lock is free:
+/// a waker may be the last reference to a task that waits in the same queue.
+#[must_use = "the tasks are not woken yet"]
+#[derive(Default)]
+pub(crate) struct Woken(Option<Waker>, Option<Waker>);
+
+impl Woken {
+    /// Wakes the tasks. The caller does not have the queue's lock.
+    #[inline(always)]
+    pub(crate) fn wake(self) {
+        if let Some(first) = self.0 {
+            first.wake();
+        }
+        if let Some(second) = self.1 {
+            second.wake();
+        }
+    }
+}
+
+impl FairQueue {
+    /// Returns true if no task waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Returns the first waiters, because one more resource is free.
+    #[inline(always)]
+    pub(crate) fn wake(&mut self) -> Woken {
+        let first = self.wake_one();
+        let second = if first.is_some() { self.wake_one() } else { None };
+        Woken(first, second)
+    }
+
+    /// Returns the waker of the first waiter that has not been woken.
+    #[inline(always)]
+    fn wake_one(&mut self) -> Option<Waker> {
+        if self.waiting.len() == self.woken {
+            return None;
+        }
+        self.woken += 1;
+        // The first waiter is mostly asleep.
+        match self.waiting.front_mut() {
+            Some((_, waker @ Some(_))) => waker.take(),
+            _ => self.waiting.iter_mut().find_map(|(_, waker)| waker.take()),
+        }
+    }
+
+    /// Returns the wakers of all waiters, because each may now go on.
+    #[must_use = "the tasks are not woken yet"]
+    pub(crate) fn wake_all(&mut self) -> Vec<Waker> {
+        self.woken = self.waiting.len();
+        self.waiting.iter_mut().filter_map(|(_, waker)| waker.take()).collect()
+    }
+
+    /// Adds an entry and returns its number.
+    fn join(&mut self, waker: Option<Waker>) -> u64 {
+        self.last += 1;
+        self.woken += usize::from(waker.is_none());
+        self.waiting.push_back((self.last, waker));
+        self.last
+    }
+
     /// Returns the index of the waiter with that number. It is often the first one.
     #[inline]
     fn place(&self, number: u64) -> Option<usize> {
@@ -47,178 +98,141 @@ impl Queue {
         }
         self.waiting.binary_search_by_key(&number, |(n, _)| *n).ok()
     }
+
+    /// Removes an entry. If it had been woken, the next waiter is woken, because there may be more resources
+    /// than this one took.
+    #[inline(always)]
+    fn leave(&mut self, number: u64) -> Left {
+        let removed = match self.place(number) {
+            Some(0) => self.waiting.pop_front(),
+            place => place.and_then(|at| self.waiting.remove(at)),
+        };
+        match removed {
+            Some((_, None)) => {
+                self.woken -= 1;
+                Left { own: None, next: self.wake_one() }
+            }
+            removed => Left { own: removed.and_then(|(_, waker)| waker), next: None },
+        }
+    }
 }
 
-/// An entry of the queue. Dropping it lets the next waiter look, because there may be more resources than
-/// this one took.
-struct Waiter<'a> {
-    fair_queue: &'a FairQueue,
+/// The wakers that remain when an entry has left the queue. They are used once the lock is free.
+#[must_use = "the next task is not woken yet"]
+struct Left {
+    /// The waker of the entry itself, if it had not been woken.
+    own: Option<Waker>,
+    next: Option<Waker>,
+}
+
+impl Left {
+    #[inline(always)]
+    fn finish(self) {
+        drop(self.own);
+        if let Some(next) = self.next {
+            next.wake();
+        }
+    }
+}
+
+/// Waits until `take` returns something of the state behind `lock`; `queue` tells the queue in it.
+#[inline(always)]
+pub(crate) async fn take_in_turn<S, T>(
+    lock: &Mutex<S>,
+    queue: impl Fn(&mut S) -> &mut FairQueue,
+    mut take: impl FnMut(&mut S) -> Option<T>,
+) -> T {
+    let mut waiter = Waiter { lock, queue, number: None, has_yielded: false };
+    core::future::poll_fn(|cx| waiter.poll(cx, &mut take)).await
+}
+
+/// A task that waits, and its entry in the queue, once it has one. Dropping it leaves the queue.
+struct Waiter<'a, S, Q: Fn(&mut S) -> &mut FairQueue> {
+    lock: &'a Mutex<S>,
+    queue: Q,
     number: Option<u64>,
     has_yielded: bool,
 }
 
-/// Adds `by` to a count. The queue's lock must be held.
-fn change(count: &AtomicUsize, by: isize) {
-    count.store(count.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
-}
-
-impl FairQueue {
-    /// Returns true if the queue is empty.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.asleep.load(Ordering::Acquire) == 0 && self.woken.load(Ordering::Acquire) == 0
-    }
-
-    /// Waits until `take` returns something.
-    pub(crate) async fn until<T>(&self, take: impl FnMut() -> Option<T>) -> T {
-        self.until_likely(|| true, take).await
-    }
-
-    /// Does the same as [`until`](Self::until), but at first calls `take` only once the task is in the queue,
-    /// if `is_likely` tells that there is nothing to take. It may be wrong.
+impl<S, Q: Fn(&mut S) -> &mut FairQueue> Waiter<'_, S, Q> {
     #[inline(always)]
-    pub(crate) async fn until_likely<T>(
-        &self,
-        is_likely: impl Fn() -> bool,
-        mut take: impl FnMut() -> Option<T>,
-    ) -> T {
-        let mut waiter = Waiter { fair_queue: self, number: None, has_yielded: false };
-        core::future::poll_fn(|cx| {
-            if waiter.yields() {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            // A waiter that was woken looks before it waits again: only then does its end wake the next one.
-            if (waiter.number.is_some() || is_likely())
-                && let Some(v) = take()
-            {
-                return Poll::Ready(v);
-            }
-            waiter.wait(cx);
-            // A resource may have become free meanwhile.
-            take().map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
-    }
-
-    /// Wakes the first waiter, because one more resource is free.
-    #[inline]
-    pub(crate) fn wake(&self) {
-        if self.asleep.load(Ordering::SeqCst) > 0 {
-            self.wake_some(WOKEN);
-        }
-    }
-
-    /// Wakes all waiters, because each may now go on.
-    pub(crate) fn wake_all(&self) {
-        if self.asleep.load(Ordering::SeqCst) > 0 {
-            self.wake_some(usize::MAX);
-        }
-    }
-
-    fn wake_some(&self, most: usize) {
-        let mut at = 0;
-        for _ in 0..most {
-            let first = {
-                let mut queue = self.queue.lock();
-                // Waiters without a waker have been woken.
-                let first = loop {
-                    let Some((_, waker)) = queue.waiting.get_mut(at) else { return };
-                    if let Some(waker) = waker.take() {
-                        break waker;
-                    }
-                    at += 1;
-                };
-                change(&self.asleep, -1);
-                change(&self.woken, 1);
-                first
-            };
-            first.wake();
-            if self.asleep.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-        }
-    }
-}
-
-impl Waiter<'_> {
-    /// Returns true if waiters that came before and have been woken should look first.
-    #[inline]
-    fn yields(&mut self) -> bool {
+    fn poll<T>(&mut self, cx: &Context<'_>, take: &mut impl FnMut(&mut S) -> Option<T>) -> Poll<T> {
+        let mut state = self.lock.lock();
+        let queue = (self.queue)(&mut state);
         // If this waiter has an entry, it may be the only one that has been woken.
-        let woken = self.fair_queue.woken.load(Ordering::SeqCst);
-        !self.has_yielded && woken > usize::from(self.number.is_some()) && self.yields_to_others()
+        if !self.has_yielded && queue.woken > usize::from(self.number.is_some()) && self.yields(queue) {
+            drop(state);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(taken) = take(&mut state) {
+            let left = self.number.take().map(|number| (self.queue)(&mut state).leave(number));
+            drop(state);
+            if let Some(left) = left {
+                left.finish();
+            }
+            return Poll::Ready(taken);
+        }
+        let former = self.wait((self.queue)(&mut state), cx);
+        drop(state);
+        drop(former);
+        Poll::Pending
     }
 
-    /// Does the work of [`yields`](Self::yields) if another waiter has been woken.
+    /// Returns true if waiters that came before and have been woken should look first.
     #[cold]
-    fn yields_to_others(&mut self) -> bool {
-        let mut queue = self.fair_queue.queue.lock();
+    fn yields(&mut self, queue: &mut FairQueue) -> bool {
         let number = self.number.unwrap_or(u64::MAX);
         let mut before = queue.waiting.iter().take_while(|(n, _)| *n < number).take(NEAR);
-        let yields = before.any(|(_, waker)| waker.is_none());
-        self.has_yielded = yields;
-        if yields && self.number.is_none() {
-            queue.last += 1;
-            self.number = Some(queue.last);
-            let last = queue.last;
-            queue.waiting.push_back((last, None));
-            change(&self.fair_queue.woken, 1);
+        self.has_yielded = before.any(|(_, waker)| waker.is_none());
+        if self.has_yielded && self.number.is_none() {
+            self.number = Some(queue.join(None));
         }
-        yields
+        self.has_yielded
     }
 
-    fn wait(&mut self, cx: &Context<'_>) {
+    /// Waits for the next wake-up. Returns a waker that is not needed any more.
+    #[inline]
+    fn wait(&mut self, queue: &mut FairQueue, cx: &Context<'_>) -> Option<Waker> {
         self.has_yielded = false;
-        let mut queue = self.fair_queue.queue.lock();
         let Some(number) = self.number else {
-            queue.last += 1;
-            let last = queue.last;
-            self.number = Some(last);
-            queue.waiting.push_back((last, Some(cx.waker().clone())));
-            change(&self.fair_queue.asleep, 1);
-            return;
+            self.number = Some(queue.join(Some(cx.waker().clone())));
+            return None;
         };
-        let Some((_, waker)) = queue.place(number).and_then(|at| queue.waiting.get_mut(at)) else { return };
-        if waker.is_none() {
-            change(&self.fair_queue.woken, -1);
-            change(&self.fair_queue.asleep, 1);
+        let at = queue.place(number)?;
+        let (_, waker) = queue.waiting.get_mut(at)?;
+        queue.woken -= usize::from(waker.is_none());
+        if waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            return None;
         }
-        if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-            *waker = Some(cx.waker().clone());
-        }
+        waker.replace(cx.waker().clone())
     }
 }
 
-impl Drop for Waiter<'_> {
+impl<S, Q: Fn(&mut S) -> &mut FairQueue> Drop for Waiter<'_, S, Q> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let mut queue = self.fair_queue.queue.lock();
-        let removed = match queue.place(number) {
-            Some(0) => queue.waiting.pop_front(),
-            place => place.and_then(|at| queue.waiting.remove(at)),
-        };
-        let Some((_, waker)) = removed else { return };
-        let was_woken = waker.is_none();
-        let count = if was_woken { &self.fair_queue.woken } else { &self.fair_queue.asleep };
-        change(count, -1);
-        drop(queue);
-        if was_woken && self.fair_queue.asleep.load(Ordering::SeqCst) > 0 {
-            self.fair_queue.wake_some(1);
-        }
+        let left = (self.queue)(&mut self.lock.lock()).leave(number);
+        left.finish();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::cell::Cell;
     use core::future::Future;
     use core::pin::{Pin, pin};
     use std::boxed::Box;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::task::Wake;
     use std::vec::Vec;
+
+    #[derive(Default)]
+    struct State {
+        free: u32,
+        queue: FairQueue,
+    }
 
     type Pinned<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
@@ -253,23 +267,28 @@ mod tests {
     }
 
     /// Two of three tasks leave the queue while all are being woken, so that the third is at another place:
-    /// it is woken all the same, also if the tasks look without a hint that there is something to take.
+    /// it is woken all the same.
     #[test]
     fn all_are_woken_while_some_leave() {
-        let (queue, closed) = (Arc::new(FairQueue::default()), Arc::new(AtomicU32::new(0)));
+        let state = Arc::new(Mutex::new(State::default()));
         let crowd = Arc::new(Crowd { tasks: std::sync::Mutex::default() });
         let wakers: Vec<_> =
             (0..3).map(|i| Arc::new(Member(i, Arc::downgrade(&crowd), AtomicU32::new(0)))).collect();
         for waker in &wakers {
-            let (queue, closed) = (queue.clone(), closed.clone());
-            let take = move || (closed.load(Ordering::SeqCst) > 0).then_some(());
-            let mut task: Task = Box::pin(async move { queue.until_likely(|| false, take).await });
+            let state = state.clone();
+            let closed = |state: &mut State| (state.free > 0).then_some(());
+            let mut task: Task =
+                Box::pin(async move { take_in_turn(&state, |state| &mut state.queue, closed).await });
             let waker = Waker::from(waker.clone());
             assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             crowd.tasks.lock().unwrap().push(Some(task));
         }
-        closed.store(1, Ordering::SeqCst);
-        queue.wake_all();
+        let woken = {
+            let mut state = state.lock();
+            state.free = 1;
+            state.queue.wake_all()
+        };
+        woken.into_iter().for_each(Waker::wake);
         let left = crowd.tasks.lock().unwrap().iter().flatten().count();
         assert_eq!(left, 1);
         assert_eq!(wakers[2].2.load(Ordering::SeqCst), 1);
@@ -285,10 +304,19 @@ mod tests {
 
     #[test]
     fn the_first_come_is_the_first_woken_and_a_dropped_place_is_nobodys_loss() {
-        let (fair_queue, free) = (FairQueue::default(), Cell::new(0));
-        let take = || (free.get() > 0).then(|| free.set(free.get() - 1));
+        let state = Mutex::new(State::default());
+        let take = |state: &mut State| (state.free > 0).then(|| state.free -= 1);
+        let waits = || take_in_turn(&state, |state| &mut state.queue, take);
+        let free = |count: u32| {
+            let woken = {
+                let mut state = state.lock();
+                state.free = count;
+                state.queue.wake()
+            };
+            woken.wake();
+        };
         let wakers: Vec<_> = (0..8).map(|_| Arc::new(Woken(AtomicU32::new(0)))).collect();
-        let mut futures: Vec<_> = (0..8).map(|_| Some(pinned(fair_queue.until(take)))).collect();
+        let mut futures: Vec<_> = (0..8).map(|_| Some(pinned(waits()))).collect();
         let poll = |futures: &mut Vec<Option<Pinned<'_>>>, i: usize| {
             let waker = Waker::from(wakers[i].clone());
             let future = futures[i].as_mut().unwrap();
@@ -302,8 +330,7 @@ mod tests {
         for i in 0..8 {
             assert!(!poll(&mut futures, i));
         }
-        free.set(1);
-        fair_queue.wake();
+        free(1);
         assert_eq!((0..8).map(woken).collect::<Vec<_>>(), [1, 1, 0, 0, 0, 0, 0, 0]);
         // The second lets the first go before it. The first is not polled, so the second takes the resource
         // and lets the next one look.
@@ -314,7 +341,7 @@ mod tests {
         // A waiter before it has been woken and has not looked yet; then nothing is left.
         assert!(!poll(&mut futures, 2));
         assert!(!poll(&mut futures, 2));
-        free.set(1);
+        state.lock().free = 1;
         // An entry that was woken and is dropped lets the next waiter look.
         futures[0] = None;
         assert_eq!((woken(2), woken(3)), (3, 0));
@@ -324,7 +351,7 @@ mod tests {
         futures[7] = None;
         assert_eq!(woken(4), 0);
         // A newcomer lets waiters that are looking go first.
-        let mut late = pin!(fair_queue.until(|| Some(())));
+        let mut late = pin!(take_in_turn(&state, |state| &mut state.queue, |_| Some(())));
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
