@@ -12,6 +12,13 @@ fn grains(len: u32) -> u64 {
     u64::from(len.next_multiple_of(GRAIN))
 }
 
+/// Returns the offset of a position in a ring of `len` bytes. The length is a power of two, so that the
+/// offset needs no division, which takes as long as 10 to 20 other instructions.
+#[inline(always)]
+fn offset(position: u64, len: u64) -> u64 {
+    position & (len - 1)
+}
+
 /// The writer's view.
 pub(crate) struct RingTx {
     len: u64,
@@ -21,7 +28,9 @@ pub(crate) struct RingTx {
 }
 
 impl RingTx {
+    /// `len` is a power of two.
     pub(crate) fn new(len: u32) -> Self {
+        debug_assert!(len.is_power_of_two());
         Self { len: u64::from(len), head: 0, credited: 0 }
     }
 
@@ -30,11 +39,11 @@ impl RingTx {
     #[inline(always)]
     pub(crate) fn place(&self, bytes: u32) -> Option<(u32, u64)> {
         let bytes = grains(bytes);
-        let at = self.head % self.len;
+        let at = offset(self.head, self.len);
         let skip = if at + bytes > self.len { self.len - at } else { 0 };
         let end = self.head + skip + bytes;
         (end - self.credited <= self.len || planted(Bug::RingOverrun))
-            .then(|| (((end - bytes) % self.len) as u32, end))
+            .then(|| (offset(end - bytes, self.len) as u32, end))
     }
 
     pub(crate) fn commit(&mut self, end: u64) {
@@ -62,23 +71,26 @@ pub(crate) struct RingRx {
 }
 
 impl RingRx {
+    /// `len` is a power of two.
     pub(crate) fn new(len: u32) -> Self {
+        debug_assert!(len.is_power_of_two());
         Self { len: u64::from(len), consumed: AtomicU64::new(0), credited: AtomicU64::new(0) }
     }
 
-    /// Notes that a record of `bytes` at `offset`, which must be the next one, is read. Returns the credit
-    /// to send once it has been read, if a quarter of the ring has been consumed since the last credit.
+    /// Notes that a record of `bytes` at the offset `record`, which must be the next one, is read. Returns
+    /// the credit to send once it has been read, if a quarter of the ring has been consumed since the last
+    /// credit.
     #[inline(always)]
-    pub(crate) fn consume(&self, offset: u32, bytes: u32) -> Result<Option<u32>, Violation> {
-        let (offset, bytes) = (u64::from(offset), grains(bytes));
+    pub(crate) fn consume(&self, record: u32, bytes: u32) -> Result<Option<u32>, Violation> {
+        let (record, bytes) = (u64::from(record), grains(bytes));
         let before = self.consumed.load(Ordering::Relaxed);
-        let at = before % self.len;
-        let skip = match offset {
+        let at = offset(before, self.len);
+        let skip = match record {
             o if o == at => 0,
             0 if at + bytes > self.len => self.len - at,
             _ => return Err(Violation),
         };
-        if offset + bytes > self.len {
+        if record + bytes > self.len {
             return Err(Violation);
         }
         let consumed = before + skip + bytes;

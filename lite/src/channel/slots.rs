@@ -121,18 +121,19 @@ impl Calls {
 
 impl Released {
     #[inline(always)]
-    fn finish(self) {
-        drop(self.buffers);
+    fn finish(self) -> Option<Buffers> {
         let [internal, other] = self.woken;
         internal.wake();
         other.wake();
+        self.buffers
     }
 }
 
 /// The end of the wait for a reply.
-pub(crate) enum CallEnd {
-    /// The reply has arrived with this header; the buffers are the caller's again.
-    Replied(ReplyHeader, Option<Buffers>),
+pub(crate) enum CallEnd<T> {
+    /// The reply has arrived. The value is made of it by the caller's function, and the buffers are the
+    /// caller's again.
+    Replied(T, Option<Buffers>),
     /// The connection has failed.
     Lost,
     /// The deadline has passed.
@@ -286,7 +287,7 @@ impl Channel {
         if abandoned {
             let released = calls.release(index);
             drop(calls);
-            released.into_iter().for_each(Released::finish);
+            drop(released.map(Released::finish));
             return Ok(());
         }
         slot.state = SlotState::Done(header);
@@ -356,17 +357,19 @@ pub(crate) struct CallSlot<'a> {
     generation: u32,
     /// True if the peer may know of the call.
     pub(crate) posted: bool,
+    /// True if the slot is free again.
+    ended: bool,
 }
 
 impl<'a> CallSlot<'a> {
     #[inline(always)]
     fn new(rpc: &'a Channel, index: u32, slot: &ReplySlot) -> Self {
-        Self { rpc, index, generation: slot.generation, posted: false }
+        Self { rpc, index, generation: slot.generation, posted: false, ended: false }
     }
 
     /// Returns the channel of the call.
     #[inline(always)]
-    pub(crate) fn channel(&self) -> &Channel {
+    pub(crate) fn channel(&self) -> &'a Channel {
         self.rpc
     }
 
@@ -382,13 +385,25 @@ impl<'a> CallSlot<'a> {
         }
     }
 
-    /// Polls for the reply. The slot stays in use until this is dropped.
+    /// Polls for the reply. Passes it to `take` while the slot's memory is still the call's, and frees the
+    /// slot then. `take` runs under the lock of the channel's calls, which only tasks and the poller of one
+    /// core use.
     #[inline(always)]
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CallEnd> {
+    pub(crate) fn poll<T>(
+        &mut self,
+        cx: &Context<'_>,
+        take: impl FnOnce(&ReplyHeader) -> T,
+    ) -> Poll<CallEnd<T>> {
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return Poll::Ready(CallEnd::Lost) };
         match slot.state {
-            SlotState::Done(header) => Poll::Ready(CallEnd::Replied(header, slot.buffers.take())),
+            SlotState::Done(header) => {
+                let taken = take(&header);
+                let released = calls.release(self.index);
+                drop(calls);
+                self.ended = true;
+                Poll::Ready(CallEnd::Replied(taken, released.and_then(Released::finish)))
+            }
             SlotState::Waiting { .. } if slot.late => Poll::Ready(CallEnd::Late),
             SlotState::Waiting { .. } => {
                 if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
@@ -403,6 +418,9 @@ impl<'a> CallSlot<'a> {
 
 impl Drop for CallSlot<'_> {
     fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return };
         let released = match slot.state {
@@ -415,7 +433,7 @@ impl Drop for CallSlot<'_> {
             _ => calls.release(self.index),
         };
         drop(calls);
-        released.into_iter().for_each(Released::finish);
+        drop(released.map(Released::finish));
     }
 }
 

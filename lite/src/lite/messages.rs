@@ -14,7 +14,7 @@ impl Lite {
         node: NodeId,
         function: FunctionId,
         data: &[u8],
-        mut target: ReplyTarget<'_>,
+        target: &mut ReplyTarget<'_>,
     ) -> Result<usize, Error> {
         if function >= INTERNAL {
             return Err(Error::Permission);
@@ -27,7 +27,7 @@ impl Lite {
             (None, deadline)
         };
         let request = RawRequest { whom: Whom::Node(node), function, data, deadline };
-        self.node.rpc.call(&request, &mut target).await
+        self.node.rpc.call(&request, target).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and returns the reply.
@@ -59,7 +59,8 @@ impl Lite {
         max_reply: usize,
     ) -> Result<Vec<u8>, Error> {
         let mut reply = Vec::new();
-        self.call_to(node, f, request, ReplyTarget::Vec { into: &mut reply, max: max_reply }).await?;
+        let mut target = ReplyTarget::Vec { into: &mut reply, max: max_reply };
+        self.call_to(node, f, request, &mut target).await?;
         Ok(reply)
     }
 
@@ -83,7 +84,7 @@ impl Lite {
         request: &[u8],
         reply: &mut [u8],
     ) -> Result<usize, Error> {
-        self.call_to(node, f, request, ReplyTarget::Slice(reply)).await
+        self.call_to(node, f, request, &mut ReplyTarget::Slice(reply)).await
     }
 
     /// Calls function `f` of each of `nodes` with the same request, all at once, and returns each node's
@@ -120,7 +121,7 @@ impl Lite {
     /// error: it is not.
     pub async fn send(&self, node: NodeId, port: FunctionId, message: &[u8]) -> Result<(), Error> {
         self.node.counters.sends.add(1);
-        self.call_to(node, port, message, ReplyTarget::Nowhere).await.map(drop)
+        self.call_to(node, port, message, &mut ReplyTarget::Nowhere).await.map(drop)
     }
 
     /// Registers function `f` of this node, for callers on all nodes. Any number of tasks may

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::base::member::MemberId;
 use crate::base::trace::Event;
 use crate::channel::lent::Lent;
-use crate::channel::slots::{CallEnd, CallSlot, Channel, verdict};
+use crate::channel::slots::{Buffers, CallEnd, CallSlot, Channel, verdict};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
@@ -19,7 +19,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, NodeId};
@@ -111,6 +111,21 @@ pub(super) enum Attempt {
     NotSent,
 }
 
+/// The state of a reply once its header has been read.
+enum Taken {
+    /// The reply has been stored; the value is its length in bytes.
+    Stored(usize),
+    /// The reply is in the buffer that the call has lent; the value is its length in bytes.
+    InBuffer(usize),
+    /// The server's queue is full.
+    Busy,
+}
+
+#[cold]
+fn malformed() -> Error {
+    Error::Refused("the server's reply is malformed".into())
+}
+
 impl Rpc {
     /// Makes a call, which may be to this node. Stores the reply in `target` and returns its length.
     pub(crate) async fn call(
@@ -131,14 +146,14 @@ impl Rpc {
         {
             let mut slot = None;
             let ended = core::future::poll_fn(|cx| match &mut slot {
-                Some(slot) => CallSlot::poll(slot, cx).map(Some),
+                Some(slot) => Self::poll_call(slot, cx, target).map(Some),
                 None => {
                     slot = self.begin_call(&conn, request, target, cx.waker());
                     if slot.is_some() { Poll::Pending } else { Poll::Ready(None) }
                 }
             });
-            if let (Some(ended), Some(slot)) = (ended.await, &slot) {
-                match self.finish_call(&conn, slot, ended, target)? {
+            if let Some(ended) = ended.await {
+                match self.finish_call(&conn, ended, target)? {
                     Attempt::Reply(len) => return Ok(len),
                     Attempt::Busy | Attempt::NotSent => busy = true,
                 }
@@ -192,32 +207,38 @@ impl Rpc {
         Some(slot)
     }
 
+    /// Polls for the reply to a call that was posted, and stores a reply that is in the slot.
+    #[inline(always)]
+    fn poll_call(
+        slot: &mut CallSlot<'_>,
+        cx: &Context<'_>,
+        target: &mut ReplyTarget<'_>,
+    ) -> Poll<CallEnd<Result<Taken, Error>>> {
+        let (channel, index) = (slot.channel(), slot.index);
+        slot.poll(cx, |reply| Self::take_reply(channel, index, reply, target))
+    }
+
     /// Returns the result of a call that was posted.
     #[inline(always)]
     fn finish_call(
         &self,
         conn: &Conn,
-        slot: &CallSlot<'_>,
-        ended: CallEnd,
+        ended: CallEnd<Result<Taken, Error>>,
         target: &mut ReplyTarget<'_>,
     ) -> Result<Attempt, Error> {
-        let (reply, buffers) = match ended {
-            CallEnd::Replied(reply, buffers) => (reply, buffers),
-            CallEnd::Lost if planted(Bug::CallTwice) => return Ok(Attempt::NotSent),
-            CallEnd::Lost => return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
+        match ended {
+            CallEnd::Replied(taken, buffers) => match taken? {
+                Taken::Stored(len) => Ok(Attempt::Reply(len)),
+                Taken::Busy => Ok(Attempt::Busy),
+                Taken::InBuffer(len) => Self::take_long_reply(len, buffers, target).map(Attempt::Reply),
+            },
+            CallEnd::Lost if planted(Bug::CallTwice) => Ok(Attempt::NotSent),
+            CallEnd::Lost => Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
             CallEnd::Late => {
                 self.local.missed();
-                return Err(Error::Unknown);
+                Err(Error::Unknown)
             }
-        };
-        if reply.status == ReplyStatus::Busy {
-            return Ok(Attempt::Busy);
         }
-        if let Some(error) = verdict(&reply) {
-            return Err(error);
-        }
-        let long_reply = buffers.as_ref().map(|lent| &lent.1);
-        Self::collect(slot, &reply, long_reply, target).map(Attempt::Reply)
     }
 
     /// Does the work of [`call`](Self::call) on the slow path. `busy`: the server's queue was full a moment
@@ -342,8 +363,8 @@ impl Rpc {
             }
             Err(NotPosted::Invalid) => return Err(Error::Refused("the RNIC refused the request".into())),
         }
-        let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
-        self.finish_call(conn, &slot, ended, target)
+        let ended = core::future::poll_fn(|cx| Self::poll_call(&mut slot, cx, target)).await;
+        self.finish_call(conn, ended, target)
     }
 
     /// Lends memory for a request that is too long for the ring, and copies the request there. Lends memory
@@ -362,32 +383,45 @@ impl Rpc {
         Ok((lent, long_reply))
     }
 
-    /// Copies the reply from the slot or the buffer.
+    /// Stores a reply that is in slot `index`, and returns what the header says of another.
     #[inline(always)]
-    fn collect(
-        slot: &CallSlot<'_>,
+    fn take_reply(
+        rpc: &Channel,
+        index: u32,
         reply: &ReplyHeader,
-        long_reply: Option<&Lent>,
+        target: &mut ReplyTarget<'_>,
+    ) -> Result<Taken, Error> {
+        if reply.status == ReplyStatus::Busy {
+            return Ok(Taken::Busy);
+        }
+        if let Some(error) = verdict(reply) {
+            return Err(error);
+        }
+        if (reply.status == ReplyStatus::Accepted) != target.is_one_way() {
+            return Err(malformed());
+        }
+        let len = usize::try_from(reply.len).map_err(|_| malformed())?;
+        match reply.status {
+            ReplyStatus::Accepted if len == 0 => {}
+            ReplyStatus::InBuffer => return Ok(Taken::InBuffer(len)),
+            ReplyStatus::InSlot if len <= Channel::longest_in_slot(&rpc.local) => {
+                let into = target.buffer(len).ok_or_else(malformed)?;
+                let from = Channel::slot_offset(&rpc.local, index).ok_or_else(malformed)?;
+                rpc.memory.1.read(from + ReplyHeader::LEN as u64, into).map_err(|_| malformed())?;
+            }
+            _ => return Err(malformed()),
+        }
+        Ok(Taken::Stored(len))
+    }
+
+    /// Copies a long reply from the buffer that was lent for it; returns its length.
+    fn take_long_reply(
+        len: usize,
+        buffers: Option<Buffers>,
         target: &mut ReplyTarget<'_>,
     ) -> Result<usize, Error> {
-        let nonsense = || Error::Refused("the server's reply is malformed".into());
-        let rpc = slot.channel();
-        if (reply.status == ReplyStatus::Accepted) != target.is_one_way() {
-            return Err(nonsense());
-        }
-        let len = usize::try_from(reply.len).map_err(|_| nonsense())?;
-        let into = target.buffer(len).ok_or_else(nonsense)?;
-        match reply.status {
-            ReplyStatus::Accepted => {}
-            ReplyStatus::InBuffer if long_reply.is_some_and(|long_reply| long_reply.count() > 0) => {
-                long_reply.map_or(Ok(()), |long_reply| long_reply.read(into))?;
-            }
-            ReplyStatus::InSlot if len <= Channel::longest_in_slot(&rpc.local) => {
-                let from = Channel::slot_offset(&rpc.local, slot.index).ok_or_else(nonsense)?;
-                rpc.memory.1.read(from + ReplyHeader::LEN as u64, into).map_err(|_| nonsense())?;
-            }
-            _ => return Err(nonsense()),
-        }
+        let buffers = buffers.filter(|lent| lent.1.count() > 0).ok_or_else(malformed)?;
+        buffers.1.read(target.buffer(len).ok_or_else(malformed)?)?;
         Ok(len)
     }
 

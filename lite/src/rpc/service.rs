@@ -69,13 +69,17 @@ impl Queue {
         self.room.wake()
     }
 
-    /// Returns the next call for a task. The caller wakes the callers that have waited for its entry.
+    /// Returns the next call for a task. Stores the callers that have waited for its entry in `woken`.
     #[inline(always)]
-    fn take(&mut self) -> Option<(Call, Woken)> {
+    fn take(&mut self, woken: &mut Option<Woken>) -> Option<Call> {
         let call = self.calls.pop_front()?;
         self.under_way += 1;
         self.served += u64::from(!call.is_remote());
-        Some((call, self.unreserve()))
+        self.reserved -= 1;
+        if !self.room.is_empty() {
+            *woken = Some(self.room.wake());
+        }
+        Some(call)
     }
 }
 
@@ -170,13 +174,18 @@ impl Service {
     /// Returns the next call unfetched: the request may still be in its caller's memory.
     #[inline(always)]
     pub(crate) async fn next_as_is(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
-        let take = |queue: &mut Queue| match queue.take() {
-            None if node.local.is_fenced() => Some(Err(Error::LinkDown)),
-            None if queue.closed => Some(Err(Error::NoSuchFunction)),
-            taken => taken.map(Ok),
+        let mut woken = None;
+        let take = |queue: &mut Queue| match queue.take(&mut woken) {
+            None => (queue.closed || node.local.is_fenced()).then_some(None),
+            taken => Some(taken),
         };
-        let (mut call, woken) = take_in_turn(&self.queue, |queue| &mut queue.arrival, take).await?;
-        woken.wake();
+        let Some(mut call) = take_in_turn(&self.queue, |queue| &mut queue.arrival, take).await else {
+            let fenced = node.local.is_fenced();
+            return Err(if fenced { Error::LinkDown } else { Error::NoSuchFunction });
+        };
+        if let Some(woken) = woken {
+            woken.wake();
+        }
         call.set_taken(Some(self.clone()));
         Ok(call)
     }
