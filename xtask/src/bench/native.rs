@@ -82,20 +82,29 @@ pub(super) struct Call {
     pub verbs_ns: f64,
 }
 
-/// Runs the benchmark of this or of an older commit. Returns the costs of all operations.
+/// The operation in the last row of the benchmark's first table.
+const LAST: &str = "call 64 B, both ends";
+
+/// Runs the benchmark of this or of an older commit until it has printed its first table, and ends it then:
+/// the rest of the benchmark takes many times as long. Returns the costs of all operations, in whole
+/// nanoseconds.
 pub(super) fn costs(program: &Path, quick: bool) -> Result<Vec<Cost>> {
-    /// The part of the output that all commits have.
-    #[derive(Deserialize)]
-    struct Common {
-        cost: Vec<Cost>,
-    }
-    Ok(program::figures::<Common>(program, quick)?.cost)
+    Ok(program::until(program, quick, LAST)?.iter().filter_map(|line| cost(line)).collect())
+}
+
+/// Reads a row of the benchmark's first table; `None` if the line is another one.
+fn cost(line: &str) -> Option<Cost> {
+    let (rest, lite_ns) = line.rsplit_once(' ')?;
+    let (rest, verbs_ns) = rest.trim_end().rsplit_once(' ')?;
+    let (operation, all_ns) = rest.trim_end().rsplit_once(' ')?;
+    let [all_ns, verbs_ns, lite_ns] = [all_ns, verbs_ns, lite_ns].map(|word| word.parse().ok());
+    Some(Cost { operation: operation.trim().into(), all_ns: all_ns?, verbs_ns: verbs_ns?, lite_ns: lite_ns? })
 }
 
 /// Measures a call.
 pub(super) fn call(quick: bool) -> Result<Call> {
     let costs = costs(&program::build("lite", "native")?, quick)?;
-    let cost = costs.iter().find(|cost| cost.operation.starts_with("call"));
+    let cost = costs.iter().find(|cost| cost.operation == LAST);
     let cost = cost.context("the native benchmark has no call")?;
     Ok(Call { all_ns: cost.all_ns, verbs_ns: cost.verbs_ns })
 }
@@ -208,4 +217,20 @@ fn targets(native: &Native, instructions: &[Instructions]) -> Vec<Target> {
         Target::new("instructions of a write, most to least", spread("write"), "", Bound::AtMost(1.02)),
         Target::new("instructions of a read, most to least", spread("read"), "", Bound::AtMost(1.02)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_the_first_table_are_read() {
+        let row = cost("call 64 B, both ends         635           245      -407").unwrap();
+        assert_eq!((&*row.operation, row.all_ns, row.verbs_ns, row.lite_ns), (LAST, 635.0, 245.0, -407.0));
+        assert!(cost("operation              with LITE   verbs alone      LITE").is_none());
+        assert!(
+            cost("").is_none()
+                && cost("ns per operation, one at a time, medians of 11 rounds of 500").is_none()
+        );
+    }
 }

@@ -39,6 +39,16 @@ impl Line {
         [what, maybe(self.ours), maybe(self.theirs), unit, maybe(self.ratio), self.spread()]
     }
 
+    /// Returns the first and the third quartile of the ratios, as one of the ratios each.
+    pub(super) fn middle_half(&self) -> String {
+        let mut ratios = self.ratios.clone();
+        ratios.sort_by(f64::total_cmp);
+        let quartile = |quarters: usize| ratios.get(ratios.len().saturating_sub(1) * quarters / 4).copied();
+        quartile(1)
+            .zip(quartile(3))
+            .map_or_else(|| "-".to_owned(), |(a, b)| format!("{} to {}", number(a), number(b)))
+    }
+
     /// Returns the least and the greatest ratio.
     pub(super) fn spread(&self) -> String {
         let least = self.ratios.iter().copied().reduce(f64::min);
@@ -62,6 +72,9 @@ mod tests {
         assert_eq!((line.ours, line.theirs), (Some(80.0), Some(100.0)));
         assert_eq!((&*line.ratios, line.ratio), (&[0.3, 0.8][..], Some(0.55)));
         assert_eq!(line.spread(), "0.30 to 0.80");
-        assert_eq!(Line::new("x", "us", &[], &[]).spread(), "-");
+        let none = Line::new("x", "us", &[], &[]);
+        assert_eq!((none.spread(), none.middle_half()), ("-".into(), "-".into()));
+        let ours: Vec<_> = [5.0, 1.0, 2.0, 4.0, 3.0].map(Some).into();
+        assert_eq!(Line::new("x", "us", &ours, &[Some(1.0); 5]).middle_half(), "2.00 to 4.00");
     }
 }

@@ -7,12 +7,12 @@ use super::host::Host;
 use super::native::{self, Cost};
 use super::pairs::Line;
 use super::program;
-use super::table::Table;
+use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use lab::{interrupt, ui};
+use lab::ui;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -20,14 +20,18 @@ use std::path::PathBuf;
 const OPERATIONS: [(&str, f64); 4] =
     [("write 64 B", 0.75), ("read 64 B", 0.75), ("fetch-add", 0.75), ("call 64 B, both ends", 0.65)];
 
+/// The number of runs of each side that are reported together.
+const STEP: usize = 10;
+
 /// The other benchmark, the number of runs, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
     /// The other commit's benchmark, as `cargo bench -p lite --no-run` names it in a checkout of that commit
     #[arg(value_name = "PROGRAM")]
     program: PathBuf,
-    /// Number of runs of each side, in turn; the medians of the ratios of neighbouring runs are judged
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    /// Number of runs of each side, in turn; the medians of the ratios of neighbouring runs that nothing has
+    /// disturbed are judged
+    #[arg(long, value_name = "N", default_value_t = 101, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     runs: u32,
     /// Few operations in each run
     #[arg(long)]
@@ -36,12 +40,29 @@ pub(super) struct Options {
     destination: destination::Options,
 }
 
+/// The greatest ratio of a run's time by verbs alone to the first decile of its side. A run beyond it was
+/// disturbed, for example by another program on the processor's other thread, which also changes LITE's
+/// share.
+const UNDISTURBED: f64 = 1.1;
+
+/// The least number of undisturbed pairs of runs that are judged.
+const LEAST: usize = 5;
+
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]
     host: Host,
-    lines: Vec<Line>,
+    lines: Vec<Shares>,
     targets: Vec<Target>,
+}
+
+/// LITE's share of one operation on both sides.
+#[derive(Serialize)]
+struct Shares {
+    /// The pairs of neighbouring runs of which neither was disturbed.
+    undisturbed: Line,
+    /// All pairs.
+    all: Line,
 }
 
 /// The costs of all operations, by run.
@@ -49,10 +70,38 @@ struct Figures {
 struct Side(Vec<Vec<Cost>>);
 
 impl Side {
-    /// Returns LITE's share of an operation in each run, in nanoseconds.
-    fn shares(&self, operation: &str) -> Vec<Option<f64>> {
-        let share = |costs: &Vec<Cost>| Some(costs.iter().find(|cost| cost.operation == operation)?.lite_ns);
-        self.0.iter().map(share).collect()
+    /// Returns the cost of an operation in each run.
+    fn costs(&self, operation: &str) -> Vec<Option<&Cost>> {
+        self.0.iter().map(|costs| costs.iter().find(|cost| cost.operation == operation)).collect()
+    }
+}
+
+/// Returns for each run whether it was not disturbed.
+fn undisturbed(costs: &[Option<&Cost>]) -> Vec<bool> {
+    let mut verbs: Vec<f64> = costs.iter().flatten().map(|cost| cost.verbs_ns).collect();
+    verbs.sort_by(f64::total_cmp);
+    let most = verbs.get(verbs.len() / 10).map_or(0.0, |decile| UNDISTURBED * decile);
+    costs.iter().map(|cost| cost.is_some_and(|cost| cost.verbs_ns <= most)).collect()
+}
+
+impl Shares {
+    fn new(operation: &'static str, ours: &Side, theirs: &Side) -> Self {
+        let sides = [ours, theirs].map(|side| side.costs(operation));
+        let both: Vec<bool> = {
+            let [ours, theirs] = sides.each_ref().map(|costs| undisturbed(costs));
+            ours.into_iter().zip(theirs).map(|(ours, theirs)| ours && theirs).collect()
+        };
+        let enough = both.iter().filter(|both| **both).count() >= LEAST;
+        let line = |counts: &dyn Fn(usize) -> bool| {
+            let shares = |costs: &[Option<&Cost>]| -> Vec<_> {
+                let of =
+                    |(run, cost): (usize, &Option<&Cost>)| cost.filter(|_| counts(run)).map(|c| c.lite_ns);
+                costs.iter().enumerate().map(of).collect()
+            };
+            let [ours, theirs] = sides.each_ref().map(|costs| shares(costs));
+            Line::new(operation, "ns", &ours, &theirs)
+        };
+        Self { undisturbed: line(&|run| enough && both[run]), all: line(&|_| true) }
     }
 }
 
@@ -64,13 +113,15 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let program = ui::step("the benchmark of LITE", || program::build("lite", "native"))?;
     let (mut ours, mut other) = (Side::default(), Side::default());
     let mut sides = [(program, &mut ours), (theirs, &mut other)];
-    for n in 0..options.runs {
-        interrupt::check()?;
-        ui::step(&format!("LITE's shares, both sides: {} of {}", n + 1, options.runs), || {
-            for (program, side) in &mut sides {
-                side.0.push(native::costs(program, options.quick)?);
+    for first in (1..=options.runs).step_by(STEP) {
+        let last = options.runs.min(first + STEP as u32 - 1);
+        ui::step(&format!("LITE's shares, both sides: {first} to {last} of {}", options.runs), || {
+            for _ in first..=last {
+                for (program, side) in &mut sides {
+                    side.0.push(native::costs(program, options.quick)?);
+                }
+                sides.reverse();
             }
-            sides.reverse();
             Ok::<_, anyhow::Error>(())
         })?;
     }
@@ -81,23 +132,28 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     destination.end(&figures, &figures.targets, &Gaps::default())
 }
 
-fn compare(ours: &Side, theirs: &Side) -> (Vec<Line>, Vec<Target>) {
-    let line = |(what, _)| Line::new(what, "ns", &ours.shares(what), &theirs.shares(what));
-    let lines: Vec<_> = OPERATIONS.into_iter().map(line).collect();
-    let target = |(line, (what, most)): (&Line, (&str, f64))| {
-        Target::new(format!("LITE's share of a {what}"), line.ratio, "", Bound::AtMost(most))
+fn compare(ours: &Side, theirs: &Side) -> (Vec<Shares>, Vec<Target>) {
+    let lines: Vec<_> = OPERATIONS.into_iter().map(|(what, _)| Shares::new(what, ours, theirs)).collect();
+    let target = |(line, (what, most)): (&Shares, (&str, f64))| {
+        Target::new(format!("LITE's share of a {what}"), line.undisturbed.ratio, "", Bound::AtMost(most))
     };
     let targets = lines.iter().zip(OPERATIONS).map(target).collect();
     (lines, targets)
 }
 
-fn table(lines: &[Line]) -> Table {
+fn table(lines: &[Shares]) -> Table {
     let remark = "cargo bench -p lite of both commits, in turn: the time through LITE minus that of the same work by \
-                  verbs alone; medians, and the median of the ratios of neighbouring runs, then the least and the \
-                  greatest";
-    let heads = ["LITE's share", "now", "the other commit", "unit", "ratio", "of the runs"];
+                  verbs alone; medians of the undisturbed runs, whose time by verbs alone is at most a tenth above its \
+                  first decile, and the median of the ratios of neighbouring runs; then how many pairs were undisturbed, \
+                  and the median and the middle half of the ratios of all pairs";
+    let heads =
+        ["LITE's share", "now", "the other commit", "unit", "ratio", "pairs", "of all", "their middle half"];
     let mut table = Table::new("LITE's shares beside another commit", remark, &heads);
-    lines.iter().for_each(|line| table.row(line.cells()));
+    for Shares { undisturbed, all } in lines {
+        let [what, ours, theirs, unit, ratio, _] = undisturbed.cells();
+        let pairs = undisturbed.ratios.len().to_string();
+        table.row([what, ours, theirs, unit, ratio, pairs, maybe(all.ratio), all.middle_half()]);
+    }
     table
 }
 
@@ -105,17 +161,39 @@ fn table(lines: &[Line]) -> Table {
 mod tests {
     use super::*;
 
+    /// A side with these runs of a write: the times by verbs alone, and LITE's shares.
+    fn side(runs: &[(f64, f64)]) -> Side {
+        let cost = |&(verbs_ns, lite_ns): &(f64, f64)| Cost {
+            operation: "write 64 B".into(),
+            all_ns: verbs_ns + lite_ns,
+            verbs_ns,
+            lite_ns,
+        };
+        Side(runs.iter().map(|run| vec![cost(run)]).collect())
+    }
+
     #[test]
     fn the_median_of_neighbouring_runs_is_judged() {
-        let side = |write: [f64; 3]| {
-            let cost = |lite_ns| Cost { operation: "write 64 B".into(), all_ns: 1e3, verbs_ns: 1e2, lite_ns };
-            Side(write.into_iter().map(|ns| vec![cost(ns)]).collect())
-        };
-        let (lines, targets) = compare(&side([70.0, 75.0, 200.0]), &side([100.0, 100.0, 100.0]));
-        assert_eq!(lines[0].ratio, Some(0.75));
+        let runs = |shares: [f64; 5]| side(&shares.map(|share| (100.0, share)));
+        let (lines, targets) = compare(&runs([70.0, 75.0, 200.0, 60.0, 80.0]), &runs([100.0; 5]));
+        assert_eq!(lines[0].undisturbed.ratio, Some(0.75));
         let met: Vec<_> = targets.iter().map(|target| target.met).collect();
         // The other operations are not in these runs.
         assert_eq!(met, [true, false, false, false]);
-        assert!(!compare(&side([76.0; 3]), &side([100.0; 3])).1[0].met);
+        assert!(!compare(&runs([76.0; 5]), &runs([100.0; 5])).1[0].met);
+    }
+
+    #[test]
+    fn disturbed_runs_are_not_judged_and_few_others_are_no_measurement() {
+        let (quiet, busy) = ((100.0, 50.0), (150.0, 150.0));
+        let ours = side(&[quiet, busy, quiet, quiet, quiet, quiet, quiet]);
+        let theirs = side(&[(90.0, 100.0); 7]);
+        let (lines, targets) = compare(&ours, &theirs);
+        let Shares { undisturbed, all } = &lines[0];
+        assert_eq!((undisturbed.ratios.len(), undisturbed.ratio, all.ratios.len()), (6, Some(0.5), 7));
+        assert!(targets[0].met);
+        let (lines, targets) = compare(&side(&[busy, quiet, quiet]), &side(&[(90.0, 100.0); 3]));
+        assert_eq!((lines[0].undisturbed.ratio, lines[0].all.ratio), (None, Some(0.5)));
+        assert!(!targets[0].met);
     }
 }
