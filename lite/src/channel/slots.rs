@@ -285,9 +285,8 @@ impl Channel {
             return Err(super::ring::Violation);
         }
         if abandoned {
-            let released = calls.release(index);
             drop(calls);
-            drop(released.map(Released::finish));
+            self.free_abandoned(index);
             return Ok(());
         }
         slot.state = SlotState::Done(header);
@@ -297,6 +296,13 @@ impl Channel {
             waker.wake();
         }
         Ok(())
+    }
+
+    /// Frees a slot whose task has stopped waiting, and whose reply has arrived.
+    #[cold]
+    fn free_abandoned(&self, index: u32) {
+        let released = self.calls.lock().release(index);
+        drop(released.map(Released::finish));
     }
 
     /// Returns true if no call is in flight, and nothing waits to be sent.
@@ -417,10 +423,18 @@ impl<'a> CallSlot<'a> {
 }
 
 impl Drop for CallSlot<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.ended {
-            return;
+        if !self.ended {
+            self.abandon();
         }
+    }
+}
+
+impl CallSlot<'_> {
+    /// Ends the interest in a reply that the task has not taken.
+    #[cold]
+    fn abandon(&self) {
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return };
         let released = match slot.state {

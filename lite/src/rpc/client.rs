@@ -391,11 +391,8 @@ impl Rpc {
         reply: &ReplyHeader,
         target: &mut ReplyTarget<'_>,
     ) -> Result<Taken, Error> {
-        if reply.status == ReplyStatus::Busy {
-            return Ok(Taken::Busy);
-        }
-        if let Some(error) = verdict(reply) {
-            return Err(error);
+        if !matches!(reply.status, ReplyStatus::InSlot | ReplyStatus::InBuffer | ReplyStatus::Accepted) {
+            return Self::without_reply(reply);
         }
         if (reply.status == ReplyStatus::Accepted) != target.is_one_way() {
             return Err(malformed());
@@ -412,6 +409,12 @@ impl Rpc {
             _ => return Err(malformed()),
         }
         Ok(Taken::Stored(len))
+    }
+
+    /// Returns the outcome of a call whose handler has sent no reply.
+    #[cold]
+    fn without_reply(reply: &ReplyHeader) -> Result<Taken, Error> {
+        verdict(reply).map_or(Ok(Taken::Busy), Err)
     }
 
     /// Copies a long reply from the buffer that was lent for it; returns its length.

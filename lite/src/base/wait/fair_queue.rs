@@ -56,13 +56,18 @@ impl FairQueue {
     /// Returns the first waiters, because one more resource is free.
     #[inline(always)]
     pub(crate) fn wake(&mut self) -> Woken {
+        if self.waiting.len() == self.woken { Woken::default() } else { self.wake_two() }
+    }
+
+    /// Returns the wakers of the first two waiters that have not been woken.
+    // Not inlined, as some functions below, because callers are many and the image would grow.
+    #[inline(never)]
+    fn wake_two(&mut self) -> Woken {
         let first = self.wake_one();
-        let second = if first.is_some() { self.wake_one() } else { None };
-        Woken(first, second)
+        Woken(first, self.wake_one())
     }
 
     /// Returns the waker of the first waiter that has not been woken.
-    #[inline(always)]
     fn wake_one(&mut self) -> Option<Waker> {
         if self.waiting.len() == self.woken {
             return None;
@@ -90,6 +95,36 @@ impl FairQueue {
         self.last
     }
 
+    /// Returns true if waiters that came before the one with that number, and have been woken, should look
+    /// first. Then a waiter without an entry gets one.
+    #[cold]
+    fn is_behind(&mut self, number: &mut Option<u64>) -> bool {
+        let own = number.unwrap_or(u64::MAX);
+        let mut before = self.waiting.iter().take_while(|(n, _)| *n < own).take(NEAR);
+        let is_behind = before.any(|(_, waker)| waker.is_none());
+        if is_behind && number.is_none() {
+            *number = Some(self.join(None));
+        }
+        is_behind
+    }
+
+    /// Lets the waiter with that number wait for its next wake-up; one without an entry gets one. Returns a
+    /// waker that is not needed any more.
+    #[inline(never)]
+    fn wait(&mut self, number: &mut Option<u64>, cx: &Context<'_>) -> Option<Waker> {
+        let Some(number) = *number else {
+            *number = Some(self.join(Some(cx.waker().clone())));
+            return None;
+        };
+        let at = self.place(number)?;
+        let (_, waker) = self.waiting.get_mut(at)?;
+        self.woken -= usize::from(waker.is_none());
+        if waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            return None;
+        }
+        waker.replace(cx.waker().clone())
+    }
+
     /// Returns the index of the waiter with that number. It is often the first one.
     #[inline]
     fn place(&self, number: u64) -> Option<usize> {
@@ -101,7 +136,7 @@ impl FairQueue {
 
     /// Removes an entry. If it had been woken, the next waiter is woken, because there may be more resources
     /// than this one took.
-    #[inline(always)]
+    #[inline(never)]
     fn leave(&mut self, number: u64) -> Left {
         let removed = match self.place(number) {
             Some(0) => self.waiting.pop_front(),
@@ -160,7 +195,11 @@ impl<S, Q: Fn(&mut S) -> &mut FairQueue> Waiter<'_, S, Q> {
         let mut state = self.lock.lock();
         let queue = (self.queue)(&mut state);
         // If this waiter has an entry, it may be the only one that has been woken.
-        if !self.has_yielded && queue.woken > usize::from(self.number.is_some()) && self.yields(queue) {
+        if !self.has_yielded
+            && queue.woken > usize::from(self.number.is_some())
+            && queue.is_behind(&mut self.number)
+        {
+            self.has_yielded = true;
             drop(state);
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -173,39 +212,11 @@ impl<S, Q: Fn(&mut S) -> &mut FairQueue> Waiter<'_, S, Q> {
             }
             return Poll::Ready(taken);
         }
-        let former = self.wait((self.queue)(&mut state), cx);
+        self.has_yielded = false;
+        let former = (self.queue)(&mut state).wait(&mut self.number, cx);
         drop(state);
         drop(former);
         Poll::Pending
-    }
-
-    /// Returns true if waiters that came before and have been woken should look first.
-    #[cold]
-    fn yields(&mut self, queue: &mut FairQueue) -> bool {
-        let number = self.number.unwrap_or(u64::MAX);
-        let mut before = queue.waiting.iter().take_while(|(n, _)| *n < number).take(NEAR);
-        self.has_yielded = before.any(|(_, waker)| waker.is_none());
-        if self.has_yielded && self.number.is_none() {
-            self.number = Some(queue.join(None));
-        }
-        self.has_yielded
-    }
-
-    /// Waits for the next wake-up. Returns a waker that is not needed any more.
-    #[inline]
-    fn wait(&mut self, queue: &mut FairQueue, cx: &Context<'_>) -> Option<Waker> {
-        self.has_yielded = false;
-        let Some(number) = self.number else {
-            self.number = Some(queue.join(Some(cx.waker().clone())));
-            return None;
-        };
-        let at = queue.place(number)?;
-        let (_, waker) = queue.waiting.get_mut(at)?;
-        queue.woken -= usize::from(waker.is_none());
-        if waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-            return None;
-        }
-        waker.replace(cx.waker().clone())
     }
 }
 
