@@ -21,6 +21,7 @@ pub(crate) mod instructions;
 mod lab;
 mod linux_pair;
 mod lite;
+mod locks;
 mod log;
 mod memory;
 mod native;
@@ -145,6 +146,9 @@ enum Separate {
     /// Counts LITE's share of a write, a read, a fetch-add and a call in instructions, by callgrind; fails
     /// above a budget
     Shares,
+    /// Counts the locked instructions of a write, a read, a fetch-add and a call, by callgrind, and tells the
+    /// places of LITE that execute them
+    Locks,
 }
 
 /// The selection of measurements, and the destination of the figures.
@@ -269,6 +273,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Guard) => callgrind::bench(guard::count),
         Some(Separate::Path) => callgrind::bench(path::count),
         Some(Separate::Shares) => callgrind::bench(shares::count),
+        Some(Separate::Locks) => callgrind::bench(locks::count),
         None => all(&bench.options),
     }
 }

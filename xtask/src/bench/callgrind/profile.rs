@@ -67,6 +67,47 @@ impl Profile {
     }
 }
 
+/// Returns how often each instruction of `object` was executed, by its address, from a profile with addresses
+/// (`--dump-instr=yes`).
+pub(super) fn by_address(text: &str, object: &str) -> HashMap<u64, u64> {
+    let (mut objects, mut is_object, mut address, mut is_call) = (Names::default(), false, 0_u64, false);
+    let mut counts = HashMap::new();
+    for line in text.lines() {
+        if let Some((key, value)) = line.split_once('=') {
+            match key {
+                "ob" => is_object = objects.resolve(value) == object,
+                "cob" => drop(objects.resolve(value)),
+                "calls" => is_call = true,
+                _ => {}
+            }
+            continue;
+        }
+        let mut words = line.split(' ');
+        let Some(place) = words.next().and_then(|word| place(word, address)) else { continue };
+        let Some(count) = words.nth(1).and_then(|word| word.parse::<u64>().ok()) else { continue };
+        address = place;
+        // The line after `calls` has the cost of what was called.
+        if !std::mem::take(&mut is_call) && is_object {
+            *counts.entry(place).or_default() += count;
+        }
+    }
+    counts
+}
+
+/// Returns an address: a number, its distance from the one before, or `*` for the same one.
+fn place(word: &str, before: u64) -> Option<u64> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    match word.split_at_checked(1)? {
+        ("+", distance) => before.checked_add(number(distance)?),
+        ("-", distance) => before.checked_sub(number(distance)?),
+        ("*", "") => Some(before),
+        _ => number(word),
+    }
+}
+
 /// Returns the instructions of a line of costs, which begins with a line number, or with its distance from
 /// the one before.
 fn cost(line: &str) -> Option<u64> {
@@ -92,6 +133,14 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instructions_are_counted_by_address_without_the_called_ones() {
+        let profile = "positions: instr line\nevents: Ir\n\nob=(1) /bin/a\nfn=(1) main\n0x10c0 5 10\n+4 5 2\n* 6 1\n\
+            cob=(2) /lib/b.so\ncfn=(2) f\ncalls=3 0x20 0\n-2 6 300\n-2 7 7\n\nob=(2)\nfn=(2)\n0x10c0 0 300\n";
+        let expected = HashMap::from([(0x10c0, 17), (0x10c4, 3)]);
+        assert_eq!(by_address(profile, "/bin/a"), expected);
+    }
 
     #[test]
     fn calls_are_told_with_their_objects() {
