@@ -120,6 +120,7 @@ impl Calls {
 }
 
 impl Released {
+    /// Wakes the tasks and returns the memory.
     #[inline(always)]
     fn finish(self) -> Option<Buffers> {
         let [internal, other] = self.woken;

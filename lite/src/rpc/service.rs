@@ -69,16 +69,13 @@ impl Queue {
         self.room.wake()
     }
 
-    /// Returns the next call for a task. Stores the callers that have waited for its entry in `woken`.
+    /// Returns the next call for a task. Replaces `woken` by the callers that have waited for its entry.
     #[inline(always)]
-    fn take(&mut self, woken: &mut Option<Woken>) -> Option<Call> {
+    fn take(&mut self, woken: &mut Woken) -> Option<Call> {
         let call = self.calls.pop_front()?;
         self.under_way += 1;
         self.served += u64::from(!call.is_remote());
-        self.reserved -= 1;
-        if !self.room.is_empty() {
-            *woken = Some(self.room.wake());
-        }
+        *woken = self.unreserve();
         Some(call)
     }
 }
@@ -174,18 +171,15 @@ impl Service {
     /// Returns the next call unfetched: the request may still be in its caller's memory.
     #[inline(always)]
     pub(crate) async fn next_as_is(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
-        let mut woken = None;
+        let mut woken = Woken::default();
         let take = |queue: &mut Queue| match queue.take(&mut woken) {
             None => (queue.closed || node.local.is_fenced()).then_some(None),
             taken => Some(taken),
         };
         let Some(mut call) = take_in_turn(&self.queue, |queue| &mut queue.arrival, take).await else {
-            let fenced = node.local.is_fenced();
-            return Err(if fenced { Error::LinkDown } else { Error::NoSuchFunction });
+            return Err(if node.local.is_fenced() { Error::LinkDown } else { Error::NoSuchFunction });
         };
-        if let Some(woken) = woken {
-            woken.wake();
-        }
+        woken.wake();
         call.set_taken(Some(self.clone()));
         Ok(call)
     }

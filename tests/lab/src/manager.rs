@@ -5,10 +5,9 @@ use crate::tool;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use platform::TimeLimit;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// The longest time until the daemon accepts connections.
@@ -263,7 +262,7 @@ impl Process {
         let mut child =
             qemu::die_with_this_thread(&mut command).spawn().context("cannot start the manager")?;
         let stderr = child.stderr.take().context("no standard error")?;
-        Ok(Self { child, said: lines(stderr), last: String::new() })
+        Ok(Self { child, said: tool::lines(stderr), last: String::new() })
     }
 
     /// Prints the process's progress. Returns `Some` when it has ended successfully, and an error when it has
@@ -314,16 +313,4 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Returns the lines that a child writes, read by a thread until the child closes its end.
-fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
-    let (send, receive) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            // The pipe is read even if nobody listens any more: a full pipe would stop the child.
-            let _ = send.send(line);
-        }
-    });
-    receive
 }

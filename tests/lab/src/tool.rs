@@ -1,13 +1,14 @@
 //! Runs other programs: quietly, with a limit on their silence, and with their output kept.
 
 use crate::interrupt;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{WaitId, WaitIdOptions};
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// The result of a program that has ended.
@@ -69,6 +70,51 @@ pub fn output(command: &mut Command) -> Result<Vec<u8>> {
         bail!("{} failed ({}): {}", program(command), output.status, said.lines().last().unwrap_or_default());
     }
     Ok(output.stdout)
+}
+
+/// Runs a program until it has printed a line that begins with `last` on standard output, and kills it then.
+/// Returns the lines up to that one. A program that ends before, or takes longer than `limit`, is an error.
+pub fn lines_until(command: &mut Command, last: &str, limit: Duration) -> Result<Vec<String>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    qemu::die_with_this_thread(command);
+    let mut child = command.spawn().with_context(|| format!("cannot run {}", program(command)))?;
+    let collected = collect_until(&mut child, last, limit);
+    // It may have ended already.
+    let _ = child.kill();
+    child.wait()?;
+    collected.with_context(|| format!("{} has not printed a line `{last}`", program(command)))
+}
+
+fn collect_until(child: &mut Child, last: &str, limit: Duration) -> Result<Vec<String>> {
+    let (begun, mut collected) = (Instant::now(), Vec::new());
+    let printed = lines(child.stdout.take().context("no standard output")?);
+    loop {
+        interrupt::check()?;
+        ensure!(begun.elapsed() < limit, "it has run for {} s", limit.as_secs());
+        match printed.recv_timeout(Duration::from_millis(100)) {
+            Ok(line) => {
+                let is_last = line.starts_with(last);
+                collected.push(line);
+                if is_last {
+                    return Ok(collected);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => bail!("it has ended"),
+        }
+    }
+}
+
+/// Returns the lines that a child writes, read by a thread until the child closes its end.
+pub(crate) fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            // The pipe is read even if nobody listens any more: a full pipe would stop the child.
+            let _ = send.send(line);
+        }
+    });
+    receive
 }
 
 /// Waits for a child's end. Kills it after `limit` and returns `None`.
@@ -157,4 +203,25 @@ fn program(command: &Command) -> String {
 fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_ends_after_the_line_and_one_without_it_fails() {
+        let limit = Duration::from_secs(60);
+        let shell = |text: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", text]);
+            shell
+        };
+        let lines = lines_until(&mut shell("echo x; echo y 1; exec sleep 600"), "y", limit).unwrap();
+        assert_eq!(lines, ["x", "y 1"]);
+        let fails = |text, limit| format!("{:#}", lines_until(&mut shell(text), "y", limit).unwrap_err());
+        assert_eq!(fails("echo x", limit), "sh has not printed a line `y`: it has ended");
+        let late = fails("exec sleep 600", Duration::ZERO);
+        assert_eq!(late, "sh has not printed a line `y`: it has run for 0 s");
+    }
 }

@@ -34,11 +34,13 @@ type ByAddress = BTreeMap<u64, f64>;
 fn measure(program: &Path, operation: &str, locked: &BTreeSet<u64>) -> Result<ByAddress> {
     let run = |count: u32| {
         let arguments = ["--count", operation, "1", &count.to_string()];
-        callgrind::by_address(program, &arguments)
+        anyhow::Ok(callgrind::profile(&["--dump-instr=yes"], program, &arguments)?.executed)
     };
     let (once, twice) = (run(COUNTED)?, run(2 * COUNTED)?);
+    let object = program.display().to_string();
     let each = |address: &u64| {
-        let [once, twice] = [&once, &twice].map(|run| run.get(address).copied().unwrap_or(0));
+        let place = (object.clone(), *address);
+        let [once, twice] = [&once, &twice].map(|run| run.get(&place).copied().unwrap_or(0));
         (*address, (twice as f64 - once as f64) / f64::from(COUNTED))
     };
     Ok(locked.iter().map(each).filter(|(_, count)| *count > 0.0).collect())

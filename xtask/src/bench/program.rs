@@ -1,13 +1,13 @@
 //! Benchmarks that are programs of their own, built by `cargo bench`.
 
 use super::destination;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
-use lab::{cargo, interrupt, paths, tool};
+use lab::{cargo, paths, tool};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 use tempfile::NamedTempFile;
 
 /// The time limit of a benchmark, building included.
@@ -58,44 +58,12 @@ pub(super) fn figures<T: DeserializeOwned>(program: &Path, quick: bool) -> Resul
     serde_json::from_slice(&std::fs::read(file.path())?).context("the figures of the benchmark")
 }
 
-/// A process, which is killed when this is dropped.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs a benchmark until it has printed a line that begins with `last`, and ends it then. Returns the lines
 /// up to that one.
 pub(super) fn until(program: &Path, quick: bool, last: &str) -> Result<Vec<String>> {
-    let output = NamedTempFile::new().context("cannot make a file for the output")?;
     let mut bench = Command::new(program);
-    bench.args(quick.then_some("--quick")).current_dir(paths::root()).stdout(output.reopen()?);
-    let child = bench.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-    let (mut child, deadline) = (Ended(child), Instant::now() + LIMIT);
-    loop {
-        // Whatever a program that has ended printed is in the file.
-        let has_ended = child.0.try_wait()?.is_some();
-        let text = std::fs::read_to_string(output.path())?;
-        if let Some(lines) = lines_until(&text, last) {
-            return Ok(lines);
-        }
-        ensure!(!has_ended, "{} has ended without a line `{last}`", program.display());
-        ensure!(Instant::now() < deadline, "{} has not printed a line `{last}`", program.display());
-        interrupt::check()?;
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Returns the lines of `text` up to the first one that begins with `last`, if that is complete.
-fn lines_until(text: &str, last: &str) -> Option<Vec<String>> {
-    let (complete, _) = text.rsplit_once('\n')?;
-    let place = complete.lines().position(|line| line.starts_with(last))?;
-    Some(complete.lines().take(place + 1).map(str::to_owned).collect())
+    bench.args(quick.then_some("--quick")).current_dir(paths::root());
+    tool::lines_until(&mut bench, last, LIMIT)
 }
 
 /// Builds a simulation, which is an example of a package, and runs it with these arguments. Returns the
@@ -125,24 +93,6 @@ fn executable(messages: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn a_line_that_is_not_complete_is_not_the_last_one() {
-        assert_eq!(lines_until("a 1\nb 2", "b"), None);
-        assert_eq!(lines_until("a 1\nb 2\nc", "b"), Some(vec!["a 1".into(), "b 2".into()]));
-    }
-
-    #[test]
-    fn a_program_ends_after_the_line_and_one_without_it_fails() {
-        let directory = tempfile::tempdir().unwrap();
-        let program = directory.path().join("bench");
-        std::fs::write(&program, "#!/bin/sh\necho x\necho y 1\nexec sleep 600\n").unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(until(&program, false, "y").unwrap(), ["x", "y 1"]);
-        let error = until(Path::new("/bin/true"), false, "y").unwrap_err().to_string();
-        assert_eq!(error, "/bin/true has ended without a line `y`");
-    }
 
     #[test]
     fn messages_of_cargo_are_read() {

@@ -8,7 +8,6 @@ use super::program;
 use anyhow::{Context, Result};
 use end_to_end::runner::Outcome;
 use lab::{interrupt, setup};
-use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -78,23 +77,12 @@ pub(super) fn count(program: &Path, arguments: &[&str], few: u32) -> Result<Coun
 
 /// Runs a program under callgrind with these options of callgrind. Returns the profile.
 pub(super) fn profile(options: &[&str], program: &Path, arguments: &[&str]) -> Result<Profile> {
-    Ok(Profile::parse(&run_profiled(options, program, arguments)?))
-}
-
-/// Runs a program under callgrind with these options of callgrind. Returns the text of the profile.
-fn run_profiled(options: &[&str], program: &Path, arguments: &[&str]) -> Result<String> {
     interrupt::check()?;
     let dir = tempfile::tempdir().context("cannot make a directory for the profile")?;
     let file = dir.path().join("callgrind");
     program::run(valgrind(&file, options).arg(program).args(arguments))?;
-    std::fs::read_to_string(&file).context("valgrind has written no profile")
-}
-
-/// Runs a program under callgrind. Returns how often each of its own instructions was executed, by its
-/// address in the program's file.
-pub(super) fn by_address(program: &Path, arguments: &[&str]) -> Result<HashMap<u64, u64>> {
-    let text = run_profiled(&["--dump-instr=yes"], program, arguments)?;
-    Ok(profile::by_address(&text, &program.display().to_string()))
+    let text = std::fs::read_to_string(&file).context("valgrind has written no profile")?;
+    Ok(Profile::parse(&text))
 }
 
 /// Returns a command that runs callgrind, without the program.

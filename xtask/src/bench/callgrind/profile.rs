@@ -25,6 +25,9 @@ pub(in crate::bench) struct Profile {
     /// is that of its source.
     pub costs: BTreeMap<(String, String), u64>,
     pub calls: Vec<Calls>,
+    /// The number of executions of each instruction, by its program or library and its address there. Empty
+    /// without the option `--dump-instr=yes`.
+    pub executed: BTreeMap<(String, u64), u64>,
 }
 
 impl Profile {
@@ -34,10 +37,13 @@ impl Profile {
         let (mut file, mut here, mut there) = (String::new(), Site::default(), Site::default());
         // The number of calls whose cost is on the next line.
         let mut count = None;
+        let (mut has_addresses, mut address) = (false, 0);
         let mut profile = Self::default();
         for line in text.lines() {
             let Some((key, value)) = line.split_once('=') else {
-                let Some(instructions) = cost(line) else { continue };
+                has_addresses |= line == "positions: instr line";
+                let Some((at, instructions)) = cost(line, has_addresses, address) else { continue };
+                address = at;
                 if let Some(count) = count.take() {
                     let (caller, callee) = (here.clone(), there.clone());
                     profile.calls.push(Calls { caller, callee, count, instructions });
@@ -45,6 +51,10 @@ impl Profile {
                 } else {
                     let place = (file.clone(), here.function.clone());
                     *profile.costs.entry(place).or_default() += instructions;
+                    if has_addresses {
+                        let place = (here.object.clone(), address);
+                        *profile.executed.entry(place).or_default() += instructions;
+                    }
                 }
                 continue;
             };
@@ -67,35 +77,8 @@ impl Profile {
     }
 }
 
-/// Returns how often each instruction of `object` was executed, by its address, from a profile with addresses
-/// (`--dump-instr=yes`).
-pub(super) fn by_address(text: &str, object: &str) -> HashMap<u64, u64> {
-    let (mut objects, mut is_object, mut address, mut is_call) = (Names::default(), false, 0_u64, false);
-    let mut counts = HashMap::new();
-    for line in text.lines() {
-        if let Some((key, value)) = line.split_once('=') {
-            match key {
-                "ob" => is_object = objects.resolve(value) == object,
-                "cob" => drop(objects.resolve(value)),
-                "calls" => is_call = true,
-                _ => {}
-            }
-            continue;
-        }
-        let mut words = line.split(' ');
-        let Some(place) = words.next().and_then(|word| place(word, address)) else { continue };
-        let Some(count) = words.nth(1).and_then(|word| word.parse::<u64>().ok()) else { continue };
-        address = place;
-        // The line after `calls` has the cost of what was called.
-        if !std::mem::take(&mut is_call) && is_object {
-            *counts.entry(place).or_default() += count;
-        }
-    }
-    counts
-}
-
-/// Returns an address: a number, its distance from the one before, or `*` for the same one.
-fn place(word: &str, before: u64) -> Option<u64> {
+/// Parses an address: a number, its distance from the one before, or `*` for the same one.
+fn address(word: &str, before: u64) -> Option<u64> {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
@@ -108,11 +91,13 @@ fn place(word: &str, before: u64) -> Option<u64> {
     }
 }
 
-/// Returns the instructions of a line of costs, which begins with a line number, or with its distance from
-/// the one before.
-fn cost(line: &str) -> Option<u64> {
+/// Returns the address and the instructions of a line of costs. The line's number precedes the instructions.
+/// If the profile has addresses, the address comes first; `before` is the one of the preceding line.
+fn cost(line: &str, has_addresses: bool, before: u64) -> Option<(u64, u64)> {
     let is_cost = line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c));
-    line.split(' ').nth(1).filter(|_| is_cost)?.parse().ok()
+    let mut words = line.split(' ').filter(|_| is_cost);
+    let address = if has_addresses { address(words.next()?, before)? } else { before };
+    Some((address, words.nth(1)?.parse().ok()?))
 }
 
 /// The names of one kind that a profile has defined, by number.
@@ -138,8 +123,10 @@ mod tests {
     fn instructions_are_counted_by_address_without_the_called_ones() {
         let profile = "positions: instr line\nevents: Ir\n\nob=(1) /bin/a\nfn=(1) main\n0x10c0 5 10\n+4 5 2\n* 6 1\n\
             cob=(2) /lib/b.so\ncfn=(2) f\ncalls=3 0x20 0\n-2 6 300\n-2 7 7\n\nob=(2)\nfn=(2)\n0x10c0 0 300\n";
-        let expected = HashMap::from([(0x10c0, 17), (0x10c4, 3)]);
-        assert_eq!(by_address(profile, "/bin/a"), expected);
+        let place = |object: &str, address| (object.to_owned(), address);
+        let expected =
+            [(place("/bin/a", 0x10c0), 17), (place("/bin/a", 0x10c4), 3), (place("/lib/b.so", 0x10c0), 300)];
+        assert_eq!(Profile::parse(profile).executed, BTreeMap::from(expected));
     }
 
     #[test]
