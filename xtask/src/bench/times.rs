@@ -144,8 +144,9 @@ fn compare(ours: &Side, theirs: &Side) -> (Vec<Shares>, Vec<Target>) {
 fn table(lines: &[Shares]) -> Table {
     let remark = "cargo bench -p lite of both commits, in turn: the time through LITE minus that of the same work by \
                   verbs alone; medians of the undisturbed runs, whose time by verbs alone is at most a tenth above its \
-                  first decile, and the median of the ratios of neighbouring runs; then how many pairs were undisturbed, \
-                  and the median and the middle half of the ratios of all pairs";
+                  first decile, and the median of the ratios of neighbouring runs; then how many pairs were undisturbed \
+                  (fewer than 5 are not judged, and count as none), and the median and the middle half of the ratios of \
+                  all pairs";
     let heads =
         ["LITE's share", "now", "the other commit", "unit", "ratio", "pairs", "of all", "their middle half"];
     let mut table = Table::new("LITE's shares beside another commit", remark, &heads);
