@@ -265,14 +265,23 @@ impl Node {
     }
 
     /// Returns the peer whose connection has that identifier of receives, unless it is closed.
+    #[inline(always)]
     fn caller<'c>(&self, callers: &'c mut Callers, receive: WrId) -> Option<&'c Arc<Caller>> {
-        let place = callers.known.get_mut(receive.0 as usize % KNOWN)?;
+        let place = callers.known.get(receive.0 as usize % KNOWN)?;
         if !place.as_ref().is_some_and(|(id, caller)| *id == receive && !caller.conn.is_shut()) {
-            let conn = self.conns.by_receive.lock().get(&receive).cloned();
-            let caller = conn.and_then(|conn| Caller::new(&callers.rpc, conn, callers.shard));
+            self.find_caller(callers, receive);
+        }
+        callers.known.get(receive.0 as usize % KNOWN)?.as_ref().map(|(_, caller)| caller)
+    }
+
+    /// Looks for the peer whose connection has that identifier of receives, and notes the result.
+    #[cold]
+    fn find_caller(&self, callers: &mut Callers, receive: WrId) {
+        let conn = self.conns.by_receive.lock().get(&receive).cloned();
+        let caller = conn.and_then(|conn| Caller::new(&callers.rpc, conn, callers.shard));
+        if let Some(place) = callers.known.get_mut(receive.0 as usize % KNOWN) {
             *place = caller.map(|caller| (receive, Arc::new(caller)));
         }
-        place.as_ref().map(|(_, caller)| caller)
     }
 
     fn received(&self, inbox: &mut Inbox, completion: &Completion) {

@@ -84,6 +84,8 @@ struct Calls {
 struct Released {
     /// Memory that the peer does not use any more.
     buffers: Option<Buffers>,
+    /// A waker that is not needed any more.
+    former: Option<Waker>,
     /// Tasks that have waited for a slot.
     woken: [Woken; 2],
 }
@@ -97,25 +99,37 @@ impl Calls {
     /// Takes a free slot for a call and returns its index. `own`: the call is an internal one, and some slots
     /// are kept for those.
     #[inline(always)]
-    fn claim(&mut self, own: bool) -> Option<(u32, &mut ReplySlot)> {
+    fn claim(&mut self, own: bool) -> Option<u32> {
         let kept = if own { 0 } else { OWN_SLOTS as usize };
         (self.free.len() > kept).then_some(())?;
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(index as usize)?;
         slot.state = SlotState::Waiting { abandoned: false };
-        Some((index, slot))
+        Some(index)
     }
 
-    /// Frees a slot.
+    /// Frees a slot. Returns what remains to be done, if anything.
     #[inline(always)]
     fn release(&mut self, index: u32) -> Option<Released> {
         let slot = self.slots.get_mut(index as usize)?;
         slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(u32::from(!planted(Bug::SlotReusedEarly)));
-        (slot.waker, slot.until, slot.late) = (None, Instant::MAX, false);
-        let buffers = slot.buffers.take();
+        (slot.until, slot.late) = (Instant::MAX, false);
+        let is_done = slot.buffers.is_none() && slot.waker.is_none();
         self.free.push(index);
-        Some(Released { buffers, woken: [self.internal_queue.wake(), self.queue.wake()] })
+        if is_done && self.internal_queue.is_empty() && self.queue.is_empty() {
+            return None;
+        }
+        self.released(index)
+    }
+
+    /// Returns what remains to be done for a slot that is free again. A function of its own, because most slots
+    /// leave nothing to do, and the result is long.
+    #[inline(never)]
+    fn released(&mut self, index: u32) -> Option<Released> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let (buffers, former) = (slot.buffers.take(), slot.waker.take());
+        Some(Released { buffers, former, woken: [self.internal_queue.wake(), self.queue.wake()] })
     }
 }
 
@@ -123,6 +137,7 @@ impl Released {
     /// Wakes the tasks and returns the memory.
     #[inline(always)]
     fn finish(self) -> Option<Buffers> {
+        drop(self.former);
         let [internal, other] = self.woken;
         internal.wake();
         other.wake();
@@ -226,7 +241,8 @@ impl Channel {
             if calls.lost {
                 return Some(None);
             }
-            calls.claim(own).map(|(index, slot)| Some(CallSlot::new(self, index, slot)))
+            let index = calls.claim(own)?;
+            calls.slots.get(index as usize).map(|slot| Some(CallSlot::new(self, index, slot.generation)))
         };
         take_in_turn(&self.calls, |calls| calls.queue(own), claim).await
     }
@@ -245,11 +261,13 @@ impl Channel {
         if calls.lost || !calls.queue(own).is_empty() {
             return None;
         }
-        let (index, slot) = calls.claim(own)?;
+        let index = calls.claim(own)?;
+        let slot = calls.slots.get_mut(index as usize)?;
         (slot.waker, slot.until) = (Some(waker.clone()), deadline);
+        let generation = slot.generation;
         // Under the lock: the poller forgets all deadlines before it looks for late calls here.
         note(deadline);
-        Some(CallSlot::new(self, index, slot))
+        Some(CallSlot::new(self, index, generation))
     }
 
     /// Wakes the tasks whose calls have passed their deadlines, and returns the earliest deadline of the
@@ -370,8 +388,8 @@ pub(crate) struct CallSlot<'a> {
 
 impl<'a> CallSlot<'a> {
     #[inline(always)]
-    fn new(rpc: &'a Channel, index: u32, slot: &ReplySlot) -> Self {
-        Self { rpc, index, generation: slot.generation, posted: false, ended: false }
+    fn new(rpc: &'a Channel, index: u32, generation: u32) -> Self {
+        Self { rpc, index, generation, posted: false, ended: false }
     }
 
     /// Returns the channel of the call.
@@ -413,9 +431,12 @@ impl<'a> CallSlot<'a> {
             }
             SlotState::Waiting { .. } if slot.late => Poll::Ready(CallEnd::Late),
             SlotState::Waiting { .. } => {
+                let mut former = None;
                 if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-                    slot.waker = Some(cx.waker().clone());
+                    former = slot.waker.replace(cx.waker().clone());
                 }
+                drop(calls);
+                drop(former);
                 Poll::Pending
             }
             SlotState::Free | SlotState::Lost => Poll::Ready(CallEnd::Lost),
@@ -441,7 +462,10 @@ impl CallSlot<'_> {
         let released = match slot.state {
             SlotState::Waiting { .. } if self.posted && !planted(Bug::SlotReusedEarly) => {
                 slot.state = SlotState::Waiting { abandoned: true };
-                (slot.waker, slot.until) = (None, Instant::MAX);
+                slot.until = Instant::MAX;
+                let former = slot.waker.take();
+                drop(calls);
+                drop(former);
                 return;
             }
             SlotState::Free => return,

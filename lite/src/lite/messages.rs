@@ -9,25 +9,32 @@ use alloc::vec::Vec;
 use proto::NodeId;
 
 impl Lite {
-    async fn call_to(
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn moves its arguments before it begins, a block uses them where they lie"
+    )]
+    fn call_to(
         &self,
         node: NodeId,
         function: FunctionId,
         data: &[u8],
         target: &mut ReplyTarget<'_>,
-    ) -> Result<usize, Error> {
-        if function >= INTERNAL {
-            return Err(Error::Permission);
+    ) -> impl Future<Output = Result<usize, Error>> + Send {
+        async move {
+            if function >= INTERNAL {
+                return Err(Error::Permission);
+            }
+            let deadline = self.deadline();
+            let (_ticket, deadline) = if self.by.class.is_rated(&self.by.local.qos) {
+                let class = &self.by.class;
+                let (ticket, later) = self.node.admit(class, data.len() as u64, deadline, false).await?;
+                (Some(ticket), later)
+            } else {
+                (None, deadline)
+            };
+            let request = RawRequest { whom: Whom::Node(node), function, data, deadline };
+            self.node.rpc.call(&request, target).await
         }
-        let deadline = self.deadline();
-        let (_ticket, deadline) = if self.by.class.is_rated(&self.by.local.qos) {
-            let (ticket, later) = self.node.admit(&self.by.class, data.len() as u64, deadline, false).await?;
-            (Some(ticket), later)
-        } else {
-            (None, deadline)
-        };
-        let request = RawRequest { whom: Whom::Node(node), function, data, deadline };
-        self.node.rpc.call(&request, target).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and returns the reply.
@@ -77,14 +84,18 @@ impl Lite {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn call_into(
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn moves its arguments before it begins, a block uses them where they lie"
+    )]
+    pub fn call_into(
         &self,
         node: NodeId,
         f: FunctionId,
         request: &[u8],
         reply: &mut [u8],
-    ) -> Result<usize, Error> {
-        self.call_to(node, f, request, &mut ReplyTarget::Slice(reply)).await
+    ) -> impl Future<Output = Result<usize, Error>> + Send {
+        async move { self.call_to(node, f, request, &mut ReplyTarget::Slice(reply)).await }
     }
 
     /// Calls function `f` of each of `nodes` with the same request, all at once, and returns each node's

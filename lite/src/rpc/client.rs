@@ -128,38 +128,44 @@ fn malformed() -> Error {
 
 impl Rpc {
     /// Makes a call, which may be to this node. Stores the reply in `target` and returns its length.
-    pub(crate) async fn call(
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn moves its arguments before it begins, a block uses them where they lie"
+    )]
+    pub(crate) fn call(
         self: &Arc<Self>,
         request: &RawRequest<'_>,
         target: &mut ReplyTarget<'_>,
-    ) -> Result<usize, Error> {
-        let node = request.whom.node();
-        self.local.trace(|| Event::Called { peer: node, function: request.function });
-        let mut busy = false;
-        let is_quick = node != self.local.me && self.local.lease.may_begin();
-        let near = if is_quick { self.transport.near_for_call(node) } else { None };
-        if near.is_none() {
-            self.local.counters.calls.add(1);
-        }
-        if let Some(conn) = near
-            && request.whom.check(conn.incarnation).is_ok()
-        {
-            let mut slot = None;
-            let ended = core::future::poll_fn(|cx| match &mut slot {
-                Some(slot) => Self::poll_call(slot, cx, target).map(Some),
-                None => {
-                    slot = self.begin_call(&conn, request, target, cx.waker());
-                    if slot.is_some() { Poll::Pending } else { Poll::Ready(None) }
-                }
-            });
-            if let Some(ended) = ended.await {
-                match self.finish_call(&conn, ended, target)? {
-                    Attempt::Reply(len) => return Ok(len),
-                    Attempt::Busy | Attempt::NotSent => busy = true,
+    ) -> impl Future<Output = Result<usize, Error>> + Send {
+        async move {
+            let node = request.whom.node();
+            self.local.trace(|| Event::Called { peer: node, function: request.function });
+            let mut busy = false;
+            let is_quick = node != self.local.me && self.local.lease.may_begin();
+            let near = if is_quick { self.transport.near_for_call(node) } else { None };
+            if near.is_none() {
+                self.local.counters.calls.add(1);
+            }
+            if let Some(conn) = near
+                && request.whom.check(conn.incarnation).is_ok()
+            {
+                let mut slot = None;
+                let ended = core::future::poll_fn(|cx| match &mut slot {
+                    Some(slot) => Self::poll_call(slot, cx, target).map(Some),
+                    None => {
+                        slot = self.begin_call(&conn, request, target, cx.waker());
+                        if slot.is_some() { Poll::Pending } else { Poll::Ready(None) }
+                    }
+                });
+                if let Some(ended) = ended.await {
+                    match self.finish_call(&conn, ended, target)? {
+                        Attempt::Reply(len) => return Ok(len),
+                        Attempt::Busy | Attempt::NotSent => busy = true,
+                    }
                 }
             }
+            self.call_long(request, target, busy).await
         }
-        self.call_long(request, target, busy).await
     }
 
     /// Returns the channel of a connection for a call of the present core. LITE's internal calls to a node

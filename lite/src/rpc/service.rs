@@ -69,13 +69,13 @@ impl Queue {
         self.room.wake()
     }
 
-    /// Returns the next call for a task. Replaces `woken` by the callers that have waited for its entry.
+    /// Returns the next call for a task.
     #[inline(always)]
-    fn take(&mut self, woken: &mut Woken) -> Option<Call> {
+    fn take(&mut self) -> Option<Call> {
         let call = self.calls.pop_front()?;
         self.under_way += 1;
         self.served += u64::from(!call.is_remote());
-        *woken = self.unreserve();
+        self.reserved -= 1;
         Some(call)
     }
 }
@@ -171,17 +171,29 @@ impl Service {
     /// Returns the next call unfetched: the request may still be in its caller's memory.
     #[inline(always)]
     pub(crate) async fn next_as_is(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
-        let mut woken = Woken::default();
-        let take = |queue: &mut Queue| match queue.take(&mut woken) {
+        let mut is_awaited = false;
+        let take = |queue: &mut Queue| match queue.take() {
             None => (queue.closed || node.local.is_fenced()).then_some(None),
-            taken => Some(taken),
+            taken => {
+                is_awaited = !queue.room.is_empty();
+                Some(taken)
+            }
         };
         let Some(mut call) = take_in_turn(&self.queue, |queue| &mut queue.arrival, take).await else {
             return Err(if node.local.is_fenced() { Error::LinkDown } else { Error::NoSuchFunction });
         };
-        woken.wake();
+        if is_awaited {
+            self.wake_for_room();
+        }
         call.set_taken(Some(self.clone()));
         Ok(call)
+    }
+
+    /// Wakes the callers of this node that have waited for an entry of the queue.
+    #[cold]
+    fn wake_for_room(&self) {
+        let woken = self.queue.lock().room.wake();
+        woken.wake();
     }
 
     /// Returns the next call. If this is dropped before it is ready, another task gets the call.

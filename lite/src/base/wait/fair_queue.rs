@@ -56,7 +56,18 @@ impl FairQueue {
     /// Returns the first waiters, because one more resource is free.
     #[inline(always)]
     pub(crate) fn wake(&mut self) -> Woken {
-        if self.waiting.len() == self.woken { Woken::default() } else { self.wake_two() }
+        if self.waiting.len() == self.woken {
+            return Woken::default();
+        }
+        // Mostly one task waits.
+        let is_alone = self.waiting.len() == 1;
+        match self.waiting.front_mut().filter(|_| is_alone) {
+            Some((_, waker)) => {
+                self.woken = 1;
+                Woken(waker.take(), None)
+            }
+            None => self.wake_two(),
+        }
     }
 
     /// Returns the wakers of the first two waiters that have not been woken.
@@ -134,6 +145,18 @@ impl FairQueue {
         self.waiting.binary_search_by_key(&number, |(n, _)| *n).ok()
     }
 
+    /// Removes an entry if it is the only one, and has been woken. Otherwise returns false.
+    #[inline(always)]
+    fn leave_alone(&mut self, number: u64) -> bool {
+        let is_alone = self.waiting.len() == 1 && self.woken == 1 && self.last == number;
+        if is_alone {
+            self.woken = 0;
+            // Its waker has been taken.
+            core::mem::forget(self.waiting.pop_front());
+        }
+        is_alone
+    }
+
     /// Removes an entry. If it had been woken, the next waiter is woken, because there may be more resources
     /// than this one took.
     #[inline(never)]
@@ -205,10 +228,13 @@ impl<S, Q: Fn(&mut S) -> &mut FairQueue> Waiter<'_, S, Q> {
             return Poll::Pending;
         }
         if let Some(taken) = take(&mut state) {
-            let left = self.number.take().map(|number| (self.queue)(&mut state).leave(number));
-            drop(state);
-            if let Some(left) = left {
-                left.finish();
+            if let Some(number) = self.number.take() {
+                let queue = (self.queue)(&mut state);
+                if !queue.leave_alone(number) {
+                    let left = queue.leave(number);
+                    drop(state);
+                    left.finish();
+                }
             }
             return Poll::Ready(taken);
         }
