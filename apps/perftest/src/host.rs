@@ -24,9 +24,12 @@ impl Host {
         self.platform.now()
     }
 
-    /// Drives the RNIC: a test does not wait for the node's pollers, which run only between tasks.
-    pub(crate) fn drive(&self) {
-        self.rnic.progress(self.now(), BUDGET);
+    /// Drives the RNIC: a test does not wait for the node's pollers, which run only between tasks. Returns the
+    /// time before that.
+    pub(crate) fn drive(&self) -> Instant {
+        let now = self.now();
+        self.rnic.progress(now, BUDGET);
+        now
     }
 
     /// Drives the RNIC for at least `time`.

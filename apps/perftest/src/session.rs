@@ -28,7 +28,7 @@ const RETRIES: u8 = 7;
 /// The unit of the acknowledgement timeout (specification 9.7.6.1.3).
 const TIMEOUT_UNIT_NS: u64 = 4096;
 /// Completions that are polled at a time.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 /// The most bytes that any RNIC accepts inline.
 const INLINE_MAX: usize = 1024;
 
@@ -236,24 +236,30 @@ impl<'a> Session<'a> {
         self.host.rnic.post_recv(qp, &[wr]).during("posting receives")
     }
 
-    /// Calls `each` with queue pair and number of each operation that has completed. Returns how many there
-    /// were.
+    /// Calls `each` with queue pair and number of each operation that has completed, at most [`BATCH`] of them.
+    /// Returns how many there were.
     pub(crate) fn completed(&self, mut each: impl FnMut(u32, u32)) -> Result<usize, Error> {
-        self.poll(self.queues.send, |completion| {
+        self.poll::<BATCH>(self.queues.send, |completion| {
             let (queue_pair, m) = of_id(completion.id);
             each(queue_pair, m);
             Ok(())
         })
     }
 
-    /// Calls `each` with queue pair and number of each receive that has completed, and returns how many there
-    /// were. Each must have brought `size` bytes.
-    pub(crate) fn received(
+    /// Returns true if an operation has completed. The completion is taken.
+    pub(crate) fn has_completed(&self) -> Result<bool, Error> {
+        // One place for a completion, because a loop that waits would clear more of them in each turn.
+        self.poll::<1>(self.queues.send, |_| Ok(())).map(|n| n > 0)
+    }
+
+    /// Calls `each` with queue pair and number of each receive that has completed, at most `MOST` of them, and
+    /// returns how many there were. Each must have brought `size` bytes.
+    pub(crate) fn received<const MOST: usize>(
         &self,
         size: u32,
         mut each: impl FnMut(u32, u32) -> Result<(), Error>,
     ) -> Result<usize, Error> {
-        self.poll(self.queues.recv, |completion| {
+        self.poll::<MOST>(self.queues.recv, |completion| {
             let (queue_pair, m) = of_id(completion.id);
             if completion.byte_len != size {
                 return Err(Error::Content(format!(
@@ -265,8 +271,13 @@ impl<'a> Session<'a> {
         })
     }
 
-    fn poll(&self, cq: CqId, mut each: impl FnMut(&Completion) -> Result<(), Error>) -> Result<usize, Error> {
-        let mut batch = [Completion::BLANK; BATCH];
+    /// Takes at most `MOST` completions.
+    fn poll<const MOST: usize>(
+        &self,
+        cq: CqId,
+        mut each: impl FnMut(&Completion) -> Result<(), Error>,
+    ) -> Result<usize, Error> {
+        let mut batch = [Completion::BLANK; MOST];
         let n = self.host.rnic.poll_cq(cq, &mut batch);
         for completion in batch.iter().take(n) {
             if completion.status != Status::Success {
@@ -330,10 +341,21 @@ impl<'a> Wait<'a> {
         self.host.now() - self.since
     }
 
+    /// Waits for the completion of an operation that has just been posted.
+    pub(crate) async fn until_completed(&mut self, session: &Session<'_>) -> Result<(), Error> {
+        loop {
+            // An RNIC in software begins the operation here.
+            self.pause().await?;
+            if session.has_completed()? {
+                self.progressed();
+                return Ok(());
+            }
+        }
+    }
+
     /// Drives the RNIC once, and lets other tasks run if it is time.
     pub(crate) async fn pause(&mut self) -> Result<(), Error> {
-        self.host.drive();
-        let now = self.host.now();
+        let now = self.host.drive();
         if now - self.turn > TURN {
             yield_now().await;
             self.turn = self.host.now();

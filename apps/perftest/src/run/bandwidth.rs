@@ -4,7 +4,7 @@ use crate::atomics::Fetched;
 use crate::buffer::Slots;
 use crate::error::Error;
 use crate::options::Verb;
-use crate::session::{Session, Wait};
+use crate::session::{BATCH, Session, Wait};
 use alloc::vec;
 use alloc::vec::Vec;
 use platform::Instant;
@@ -148,7 +148,7 @@ impl<'a> Progress<'a> {
     /// Handles messages that have arrived and posts receives for later ones. Returns the number of messages.
     fn receive(&mut self) -> Result<usize, Error> {
         let (session, slots, receives) = (self.session, self.slots, &mut self.receives);
-        let arrived = session.received(slots.size, |queue_pair, _| {
+        let arrived = session.received::<BATCH>(slots.size, |queue_pair, _| {
             let Some(posted) = receives.get_mut(queue_pair as usize) else { return Ok(()) };
             if *posted < session.options.iterations {
                 session.post_receive(queue_pair, *posted, slots)?;

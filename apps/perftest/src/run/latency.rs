@@ -30,10 +30,7 @@ pub(crate) async fn one_way(
     for m in 0..n {
         posted.push(session.host.now());
         session.post(0, m, slots, true)?;
-        while session.completed(|_, _| ())? == 0 {
-            wait.pause().await?;
-        }
-        wait.progressed();
+        wait.until_completed(session).await?;
         if session.options.program.verb == Verb::Atomic {
             fetched.take(session, 0, m, slots)?;
         }
@@ -64,6 +61,8 @@ pub(crate) async fn write_ping_pong(
             posted.push(session.host.now());
             session.buffers.set_last(Side::Near, slots.size, (sent + 1) as u8)?;
             session.post(0, sent, slots, true)?;
+            // An RNIC in software begins the operation here.
+            session.host.drive();
             sent += 1;
         }
         if completed < n {
@@ -85,9 +84,9 @@ async fn write_completes(
     last: bool,
 ) -> Result<bool, Error> {
     loop {
-        match session.completed(|_, _| ()) {
-            Ok(0) => {}
-            Ok(_) => {
+        match session.has_completed() {
+            Ok(false) => {}
+            Ok(true) => {
                 wait.progressed();
                 return Ok(true);
             }
@@ -119,7 +118,7 @@ pub(crate) async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Resu
             };
             let mut next = next;
             loop {
-                let came = session.received(slots.size, &mut next)?;
+                let came = session.received::<1>(slots.size, &mut next)?;
                 if came > 0 {
                     received += came as u32;
                     break;
@@ -132,10 +131,7 @@ pub(crate) async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Resu
             posted.push(session.host.now());
             session.post(0, sent, slots, true)?;
             sent += 1;
-            while session.completed(|_, _| ())? == 0 {
-                wait.pause().await?;
-            }
-            wait.progressed();
+            wait.until_completed(session).await?;
         }
     }
     Ok(posted)
