@@ -24,8 +24,8 @@ impl Host {
         self.platform.now()
     }
 
-    /// Drives the RNIC: a test does not wait for the node's pollers, which run only between tasks. Returns the
-    /// time before that.
+    /// Drives the RNIC: a test does not wait for the node's pollers, which run only between tasks. Returns
+    /// the time before that.
     pub(crate) fn drive(&self) -> Instant {
         let now = self.now();
         self.rnic.progress(now, BUDGET);

@@ -236,8 +236,8 @@ impl<'a> Session<'a> {
         self.host.rnic.post_recv(qp, &[wr]).during("posting receives")
     }
 
-    /// Calls `each` with queue pair and number of each operation that has completed, at most [`BATCH`] of them.
-    /// Returns how many there were.
+    /// Calls `each` with queue pair and number of each operation that has completed, at most [`BATCH`] of
+    /// them. Returns how many there were.
     pub(crate) fn completed(&self, mut each: impl FnMut(u32, u32)) -> Result<usize, Error> {
         self.poll::<BATCH>(self.queues.send, |completion| {
             let (queue_pair, m) = of_id(completion.id);
@@ -252,8 +252,8 @@ impl<'a> Session<'a> {
         self.poll::<1>(self.queues.send, |_| Ok(())).map(|n| n > 0)
     }
 
-    /// Calls `each` with queue pair and number of each receive that has completed, at most `MOST` of them, and
-    /// returns how many there were. Each must have brought `size` bytes.
+    /// Calls `each` with queue pair and number of each receive that has completed, at most `MOST` of them,
+    /// and returns how many there were. Each must have brought `size` bytes.
     pub(crate) fn received<const MOST: usize>(
         &self,
         size: u32,

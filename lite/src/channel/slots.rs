@@ -123,8 +123,8 @@ impl Calls {
         self.released(index)
     }
 
-    /// Returns what remains to be done for a slot that is free again. A function of its own, because most slots
-    /// leave nothing to do, and the result is long.
+    /// Returns what remains to be done for a slot that is free again. A function of its own, because most
+    /// slots leave nothing to do, and the result is long.
     #[inline(never)]
     fn released(&mut self, index: u32) -> Option<Released> {
         let slot = self.slots.get_mut(index as usize)?;
