@@ -6,7 +6,7 @@ use super::gaps::Gaps;
 use super::host::Host;
 use super::linux_pair::{self, Options, Sample};
 use super::pairs::Line;
-use super::softroce::Rxe;
+use super::softroce::better_rxe;
 use super::table::Table;
 use super::target::{self, Bound, Target};
 use anyhow::{Result, anyhow};
@@ -58,7 +58,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
             Ok(sample)
         })?;
         ours.push(measured.unwrap_or_default());
-        theirs.push(Rxe::measure(&tools.qemu, &image, options.iterations, &of, &mut gaps)?.better);
+        theirs.push(better_rxe(&tools.qemu, &image, options.iterations, &of, &mut gaps)?);
     }
     report(options, host, tools.qemu.version, &ours, &theirs, gaps, destination)
 }

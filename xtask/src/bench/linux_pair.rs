@@ -41,35 +41,72 @@ pub(super) type Sample = [Option<f64>; FIGURES.len()];
 /// QEMU translates the code during the first of them.
 pub(super) const RATE_FACTOR: u32 = 20;
 
+/// The number of times that a latency is measured if sides are measured in turn. The lowest of each side
+/// counts, because the speed of a virtual machine changes from second to second.
+const TURNS: usize = 5;
+
+/// Measures one figure, with its index in [`FIGURES`]. `run` runs a program with options and returns the
+/// client's output.
+pub(super) fn figure(
+    index: usize,
+    iterations: u32,
+    run: &mut dyn FnMut(&str, &str) -> Result<String>,
+) -> Result<f64> {
+    let p50 = |printed: &str| Ok(perftest::latency(printed)?.p50_us);
+    let small = format!("-s 8 -n {iterations}");
+    match index {
+        0 => p50(&run("ib_write_lat", &small)?),
+        1 => p50(&run("ib_read_lat", &small)?),
+        2 => p50(&run("ib_send_lat", &small)?),
+        // perftest's atomic programs refuse a size.
+        3 => p50(&run("ib_atomic_lat", &format!("-n {iterations}"))?),
+        4 => {
+            let many = format!("-s 64 -n {}", iterations.saturating_mul(RATE_FACTOR));
+            Ok(perftest::bandwidth(&run("ib_write_bw", &many)?)?.message_rate_mpps * 1e3)
+        }
+        _ => {
+            let printed = run("ib_write_bw", &format!("-s 65536 -n {iterations}"))?;
+            Ok(perftest::bandwidth(&printed)?.average_mib_s * f64::from(1 << 20) / 1e6)
+        }
+    }
+}
+
+/// Returns a measured figure. Prints the reason if there is none.
+fn known(index: usize, measured: Result<Option<f64>>) -> Option<f64> {
+    measured.with_context(|| FIGURES[index].0).unwrap_or_else(|e| {
+        eprintln!("  warning: not measured: {}", ui::one_line(&e));
+        None
+    })
+}
+
 /// Measures all figures. `run` runs a program with options and returns the client's output. A figure that
 /// fails is absent, and the reason is printed.
 pub(super) fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String>) -> Sample {
-    let mut figure =
-        |name: &str, program: &str, options: &str, read: fn(&str) -> Result<f64>| match run(program, options)
-            .and_then(|printed| read(&printed))
-            .with_context(|| name.to_owned())
-        {
-            Ok(figure) => Some(figure),
-            Err(e) => {
-                eprintln!("  warning: not measured: {}", ui::one_line(&e));
-                None
+    std::array::from_fn(|index| known(index, figure(index, iterations, &mut run).map(Some)))
+}
+
+/// A side that measures the figure with that index.
+pub(super) type SideOf<'a> = &'a mut dyn FnMut(usize) -> Result<Option<f64>>;
+
+/// Measures all figures of several sides in turn, each latency [`TURNS`] times. The best value of each side
+/// counts. A figure that fails is absent, and the reason is printed. `of` names the run, for the progress
+/// lines.
+pub(super) fn in_turn<const SIDES: usize>(of: &str, mut sides: [SideOf<'_>; SIDES]) -> [Sample; SIDES] {
+    let mut samples = [Sample::default(); SIDES];
+    for (index, (name, _)) in FIGURES.iter().enumerate() {
+        ui::step(&format!("{name}: {of}"), || {
+            for _ in 0..if index < RATES { TURNS } else { 1 } {
+                for (side, sample) in sides.iter_mut().zip(&mut samples) {
+                    let mut next = Sample::default();
+                    next[index] = known(index, side(index));
+                    *sample = better(sample, &next);
+                }
             }
-        };
-    let p50 = |printed: &str| Ok(perftest::latency(printed)?.p50_us);
-    let per_ms = |printed: &str| Ok(perftest::bandwidth(printed)?.message_rate_mpps * 1e3);
-    let mb_s = |printed: &str| Ok(perftest::bandwidth(printed)?.average_mib_s * f64::from(1 << 20) / 1e6);
-    let [write, read, send, atomic, rate, rates] = FIGURES.map(|(name, _)| name);
-    let small = format!("-s 8 -n {iterations}");
-    let many = format!("-s 64 -n {}", iterations.saturating_mul(RATE_FACTOR));
-    [
-        figure(write, "ib_write_lat", &small, p50),
-        figure(read, "ib_read_lat", &small, p50),
-        figure(send, "ib_send_lat", &small, p50),
-        // perftest's atomic programs refuse a size.
-        figure(atomic, "ib_atomic_lat", &format!("-n {iterations}"), p50),
-        figure(rate, "ib_write_bw", &many, per_ms),
-        figure(rates, "ib_write_bw", &format!("-s 65536 -n {iterations}"), mb_s),
-    ]
+            Ok(())
+        })
+        .unwrap_or_default();
+    }
+    samples
 }
 
 /// Returns the better value of each figure of two networks: Linux may be fast on another network than

@@ -10,7 +10,6 @@ use super::pairs::Line;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use anyhow::{Context, Result};
-use lab::appliances::Programs;
 use lab::perftest::cell::{Cell, Direction, Figure};
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::Plan;
@@ -37,61 +36,64 @@ const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] = [
     Some(Bound::AtLeast(5.0)),
 ];
 
-/// Measures the appliances by their own perftest, which also checks contents.
-fn appliance(programs: &Programs, iterations: u32) -> Result<Sample> {
+/// Measures a figure of the appliances by their own perftest, which also checks contents.
+fn appliance(pair: &mut AppliancePair, index: usize, iterations: u32) -> Result<Option<f64>> {
     const MTU: u32 = 4096;
-    let mut pair = AppliancePair::boot(programs.clone(), &Plan::default())?;
     let mut run = |program, size, iterations| {
         let direction = Direction::ApplianceAppliance;
         pair.run(&Cell { program, direction, size, mtu: MTU, loss: 0.0, iterations })
     };
-    let mut p50 = |program| Ok::<_, anyhow::Error>(run(program, 8, iterations)?.p50_us());
-    let [write, read, send] = [p50("ib_write_lat")?, p50("ib_read_lat")?, p50("ib_send_lat")?];
-    let atomic = p50("ib_atomic_lat")?;
-    let small = run("ib_write_bw", 64, iterations.saturating_mul(RATE_FACTOR))?;
-    let large = run("ib_write_bw", 65536, iterations)?;
-    let bytes_per_s = |figure: &Figure| figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20));
-    Ok([
-        write,
-        read,
-        send,
-        atomic,
-        bytes_per_s(&small).map(|rate| rate / 64.0 / 1e3),
-        bytes_per_s(&large).map(|rate| rate / 1e6),
-    ])
+    let bytes_per_s = |figure: Figure| figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20));
+    Ok(match index {
+        0 => run("ib_write_lat", 8, iterations)?.p50_us(),
+        1 => run("ib_read_lat", 8, iterations)?.p50_us(),
+        2 => run("ib_send_lat", 8, iterations)?.p50_us(),
+        3 => run("ib_atomic_lat", 8, iterations)?.p50_us(),
+        4 => bytes_per_s(run("ib_write_bw", 64, iterations.saturating_mul(RATE_FACTOR))?)
+            .map(|rate| rate / 64.0 / 1e3),
+        _ => bytes_per_s(run("ib_write_bw", 65536, iterations)?).map(|rate| rate / 1e6),
+    })
+}
+
+/// Measures the appliances, and Linux over shared memory and over a stream, in turn. `of` names the run.
+fn in_turn(lab: &Lab, image: &Image, iterations: u32, of: &str) -> Result<[Sample; 3]> {
+    let mut ours = AppliancePair::boot(lab.programs.clone(), &Plan::default())?;
+    let mut memory = RxePair::boot(&lab.qemu, image, Wire::Memory)?;
+    let mut stream = RxePair::boot(&lab.qemu, image, Wire::Stream)?;
+    let linux = |pair: &mut RxePair, index| {
+        linux_pair::figure(index, iterations, &mut |program, options| pair.perftest(program, options, TEST))
+            .map(Some)
+    };
+    let (mut ours, mut memory, mut stream) = (
+        |index| appliance(&mut ours, index, iterations),
+        |index| linux(&mut memory, index),
+        |index| linux(&mut stream, index),
+    );
+    Ok(linux_pair::in_turn(of, [&mut ours, &mut memory, &mut stream]))
 }
 
 /// Measures Linux by perftest.
-pub(super) fn rxe(qemu: &Qemu, image: &Image, wire: Wire, iterations: u32) -> Result<Sample> {
+fn rxe(qemu: &Qemu, image: &Image, wire: Wire, iterations: u32) -> Result<Sample> {
     let mut pair = RxePair::boot(qemu, image, wire)?;
     Ok(linux_pair::measure(iterations, |program, options| pair.perftest(program, options, TEST)))
 }
 
-/// Linux's figures over both wires; the better one of each counts.
-pub(super) struct Rxe {
-    pub better: Sample,
-    /// The figures over shared memory, and over a stream.
-    pub by_wire: [Sample; 2],
-}
-
-impl Rxe {
-    /// Measures in machines that are booted for it. `of` names the run, for the progress line.
-    pub(super) fn measure(
-        qemu: &Qemu,
-        image: &Image,
-        iterations: u32,
-        of: &str,
-        gaps: &mut Gaps,
-    ) -> Result<Self> {
-        let mut measure = |wire, by| {
-            let step = format!("rdma_rxe by {by}: {of}");
-            Ok::<_, anyhow::Error>(
-                gaps.attempt(&step, || rxe(qemu, image, wire, iterations))?.unwrap_or_default(),
-            )
-        };
-        let by_wire = [measure(Wire::Memory, "shared memory")?, measure(Wire::Stream, "stream")?];
-        Ok(Self { better: linux_pair::better(&by_wire[0], &by_wire[1]), by_wire })
-    }
+/// Measures Linux over both wires, in machines that are booted for it. The better one of each figure counts.
+/// `of` names the run, for the progress line.
+pub(super) fn better_rxe(
+    qemu: &Qemu,
+    image: &Image,
+    iterations: u32,
+    of: &str,
+    gaps: &mut Gaps,
+) -> Result<Sample> {
+    let mut measure = |wire, by| {
+        let step = format!("rdma_rxe by {by}: {of}");
+        let measured = gaps.attempt(&step, || rxe(qemu, image, wire, iterations))?;
+        Ok::<_, anyhow::Error>(measured.unwrap_or_default())
+    };
+    let (memory, stream) = (measure(Wire::Memory, "shared memory")?, measure(Wire::Stream, "stream")?);
+    Ok(linux_pair::better(&memory, &stream))
 }
 
 /// The output of `cargo bench -p roce`.
@@ -198,14 +200,15 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let (mut ours, mut theirs, mut by_wire) = (Vec::new(), Vec::new(), Vec::new());
     let mut floors = Vec::new();
     for n in 1..=options.runs {
-        let step = format!("appliances: {n} of {}", options.runs);
-        ours.push(gaps.attempt(&step, || appliance(&lab.programs, options.iterations))?.unwrap_or_default());
         let of = format!("{n} of {}", options.runs);
         let step = format!("raw frames: {of}");
         floors.push(gaps.attempt(&step, || floor::measure(&lab.qemu, &echo))?.unwrap_or_default());
-        let rxe = Rxe::measure(&lab.qemu, &image, options.iterations, &of, &mut gaps)?;
-        theirs.push(rxe.better);
-        by_wire.push(rxe.by_wire);
+        let step = format!("both sides: {of}");
+        let sides = gaps.attempt(&step, || in_turn(&lab, &image, options.iterations, &of))?;
+        let [appliance, memory, stream] = sides.unwrap_or_default();
+        ours.push(appliance);
+        theirs.push(linux_pair::better(&memory, &stream));
+        by_wire.push([memory, stream]);
     }
     let native = gaps.attempt("the transport alone, native", || Native::measure(&lab))?;
 
@@ -236,11 +239,12 @@ pub(super) fn bench(options: &Options) -> Result<()> {
 fn table(lines: &[Line]) -> Table {
     let mut table = Table::new(
         "SoftRoCE beside Linux rdma_rxe",
-        "both between two q35 machines with 1 processor, path MTU 4096, in turn; the appliance shares memory with the \
-         fabric, rdma_rxe is measured by that and by a stream through QEMU, and of each run the better figure counts; by \
-         perftest (ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat, ib_write_bw): Debian's, and the appliance's own; \
-         write and send are half a round trip; the ratio is the median over the pairs of runs, then the least and the \
-         greatest",
+        "both between two q35 machines with 1 processor, path MTU 4096; the appliance shares memory with the fabric, \
+         rdma_rxe is measured by that and by a stream through QEMU, and of each run the better figure counts; by perftest \
+         (ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat, ib_write_bw): Debian's, and the appliance's own; in each \
+         run all machines are there at once, each latency is measured five times on each side, in turn, and the lowest \
+         median of each side counts; write and send are half a round trip; the ratio is the median over the pairs of runs, \
+         then the least and the greatest",
         &["figure", "appliance", "rdma_rxe", "unit", "ratio", "of the pairs"],
     );
     lines.iter().for_each(|line| table.row(line.cells()));
