@@ -16,13 +16,19 @@ impl Gaps {
         match ui::step(step, work) {
             Ok(measured) => Ok(Some(measured)),
             Err(why) => {
-                interrupt::check()?;
-                let gap = format!("{step}: {}", ui::one_line(&why));
-                eprintln!("  warning: not measured: {gap}");
-                self.0.push(gap);
+                self.record(step, &why)?;
                 Ok(None)
             }
         }
+    }
+
+    /// Records and prints that a measurement has failed. Only an interrupt is an error.
+    pub(super) fn record(&mut self, measurement: &str, why: &anyhow::Error) -> Result<()> {
+        interrupt::check()?;
+        let gap = format!("{measurement}: {}", ui::one_line(why));
+        eprintln!("  warning: not measured: {gap}");
+        self.0.push(gap);
+        Ok(())
     }
 
     /// Returns the messages of all failed measurements.

@@ -1,6 +1,7 @@
 //! Measures two Linux guests by perftest, with any RNIC, so that figures can be compared.
 
 use super::destination;
+use super::gaps::Gaps;
 use super::pairs::Line;
 use super::target::{Bound, Target};
 use anyhow::{Context, Result};
@@ -22,112 +23,157 @@ pub(super) struct Options {
     pub destination: destination::Options,
 }
 
-/// The figures in order: name and unit.
-pub(super) const FIGURES: [(&str, &str); 6] = [
-    ("8 B write, p50", "us"),
-    ("8 B read, p50", "us"),
-    ("8 B send, p50", "us"),
-    ("8 B fetch-add, p50", "us"),
-    ("64 B writes", "k/s"),
-    ("64 KiB writes", "MB/s"),
+/// A figure, and the program of perftest that measures it.
+pub(super) struct Figure {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub kind: Kind,
+    pub program: &'static str,
+    /// The length of an operation, in bytes.
+    pub size: u32,
+    /// The number of operations, for each operation of a latency.
+    factor: u32,
+}
+
+/// The kind of a figure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The median latency, in microseconds. The lower one is better.
+    Latency,
+    /// Operations, in thousands per second.
+    Rate,
+    /// Megabytes per second.
+    Bandwidth,
+}
+
+impl Figure {
+    const fn latency(name: &'static str, program: &'static str) -> Self {
+        Self { name, unit: "us", kind: Kind::Latency, program, size: 8, factor: 1 }
+    }
+
+    /// Returns the number of operations, where that of a latency is `iterations`.
+    pub(super) const fn operations(&self, iterations: u32) -> u32 {
+        iterations.saturating_mul(self.factor)
+    }
+
+    /// Returns the better one of two values.
+    fn better(&self, a: f64, b: f64) -> f64 {
+        if self.kind == Kind::Latency { a.min(b) } else { a.max(b) }
+    }
+
+    /// Measures the figure between Linux guests. `run` runs a program with options and returns the client's
+    /// output.
+    pub(super) fn by_linux(
+        &self,
+        iterations: u32,
+        run: impl FnOnce(&str, &str) -> Result<String>,
+    ) -> Result<f64> {
+        // perftest's atomic programs refuse a size.
+        let size = if self.program == "ib_atomic_lat" { String::new() } else { format!("-s {} ", self.size) };
+        let printed = run(self.program, &format!("{size}-n {}", self.operations(iterations)))?;
+        Ok(match self.kind {
+            Kind::Latency => perftest::latency(&printed)?.p50_us,
+            Kind::Rate => perftest::bandwidth(&printed)?.message_rate_mpps * 1e3,
+            Kind::Bandwidth => perftest::bandwidth(&printed)?.average_mib_s * f64::from(1 << 20) / 1e6,
+        })
+    }
+}
+
+/// The figures, in order.
+pub(super) const FIGURES: [Figure; 6] = [
+    Figure::latency("8 B write, p50", "ib_write_lat"),
+    Figure::latency("8 B read, p50", "ib_read_lat"),
+    Figure::latency("8 B send, p50", "ib_send_lat"),
+    Figure::latency("8 B fetch-add, p50", "ib_atomic_lat"),
+    // QEMU translates the code during the first of many messages.
+    Figure {
+        name: "64 B writes",
+        unit: "k/s",
+        kind: Kind::Rate,
+        program: "ib_write_bw",
+        size: 64,
+        factor: 20,
+    },
+    Figure {
+        name: "64 KiB writes",
+        unit: "MB/s",
+        kind: Kind::Bandwidth,
+        program: "ib_write_bw",
+        size: 65536,
+        factor: 1,
+    },
 ];
-/// From this index on, larger is better.
-const RATES: usize = 4;
 
 /// One run of one side, in the order of [`FIGURES`]. A figure that could not be measured is absent.
 pub(super) type Sample = [Option<f64>; FIGURES.len()];
 
-/// The number of small messages over which a rate is measured, for each operation of a latency.
-/// QEMU translates the code during the first of them.
-pub(super) const RATE_FACTOR: u32 = 20;
+/// Measures all figures between Linux guests. `run` runs a program with options and returns the client's
+/// output. A figure that fails is absent, and the reason is printed.
+pub(super) fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String>) -> Sample {
+    FIGURES.map(|figure| match figure.by_linux(iterations, &mut run).context(figure.name) {
+        Ok(measured) => Some(measured),
+        Err(e) => {
+            eprintln!("  warning: not measured: {}", ui::one_line(&e));
+            None
+        }
+    })
+}
 
 /// The number of times that a latency is measured if sides are measured in turn. The lowest of each side
 /// counts, because the speed of a virtual machine changes from second to second.
 const TURNS: usize = 5;
 
-/// Measures one figure, with its index in [`FIGURES`]. `run` runs a program with options and returns the
-/// client's output.
-pub(super) fn figure(
-    index: usize,
-    iterations: u32,
-    run: &mut dyn FnMut(&str, &str) -> Result<String>,
-) -> Result<f64> {
-    let p50 = |printed: &str| Ok(perftest::latency(printed)?.p50_us);
-    let small = format!("-s 8 -n {iterations}");
-    match index {
-        0 => p50(&run("ib_write_lat", &small)?),
-        1 => p50(&run("ib_read_lat", &small)?),
-        2 => p50(&run("ib_send_lat", &small)?),
-        // perftest's atomic programs refuse a size.
-        3 => p50(&run("ib_atomic_lat", &format!("-n {iterations}"))?),
-        4 => {
-            let many = format!("-s 64 -n {}", iterations.saturating_mul(RATE_FACTOR));
-            Ok(perftest::bandwidth(&run("ib_write_bw", &many)?)?.message_rate_mpps * 1e3)
-        }
-        _ => {
-            let printed = run("ib_write_bw", &format!("-s 65536 -n {iterations}"))?;
-            Ok(perftest::bandwidth(&printed)?.average_mib_s * f64::from(1 << 20) / 1e6)
-        }
-    }
-}
-
-/// Returns a measured figure. Prints the reason if there is none.
-fn known(index: usize, measured: Result<Option<f64>>) -> Option<f64> {
-    measured.with_context(|| FIGURES[index].0).unwrap_or_else(|e| {
-        eprintln!("  warning: not measured: {}", ui::one_line(&e));
-        None
-    })
-}
-
-/// Measures all figures. `run` runs a program with options and returns the client's output. A figure that
-/// fails is absent, and the reason is printed.
-pub(super) fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String>) -> Sample {
-    std::array::from_fn(|index| known(index, figure(index, iterations, &mut run).map(Some)))
-}
-
-/// A side that measures the figure with that index.
-pub(super) type SideOf<'a> = &'a mut dyn FnMut(usize) -> Result<Option<f64>>;
+/// A side that is measured in turn with others: its name, and the function that measures a figure.
+pub(super) type Side<'a> = (&'static str, &'a mut dyn FnMut(&Figure) -> Result<f64>);
 
 /// Measures all figures of several sides in turn, each latency [`TURNS`] times. The best value of each side
-/// counts. A figure that fails is absent, and the reason is printed. `of` names the run, for the progress
-/// lines.
-pub(super) fn in_turn<const SIDES: usize>(of: &str, mut sides: [SideOf<'_>; SIDES]) -> [Sample; SIDES] {
+/// counts. A figure that fails once is absent, and recorded. `of` names the run, for the progress lines.
+pub(super) fn in_turn<const SIDES: usize>(
+    of: &str,
+    gaps: &mut Gaps,
+    mut sides: [Side<'_>; SIDES],
+) -> Result<[Sample; SIDES]> {
     let mut samples = [Sample::default(); SIDES];
-    for (index, (name, _)) in FIGURES.iter().enumerate() {
-        ui::step(&format!("{name}: {of}"), || {
-            for _ in 0..if index < RATES { TURNS } else { 1 } {
-                for (side, sample) in sides.iter_mut().zip(&mut samples) {
-                    let mut next = Sample::default();
-                    next[index] = known(index, side(index));
-                    *sample = better(sample, &next);
+    for (index, figure) in FIGURES.iter().enumerate() {
+        let turns = if figure.kind == Kind::Latency { TURNS } else { 1 };
+        let step = format!("{}: {of}", figure.name);
+        let best = ui::step(&step, || {
+            let mut measured = [const { Some(Vec::new()) }; SIDES];
+            for _ in 0..turns {
+                for ((name, side), values) in sides.iter_mut().zip(&mut measured) {
+                    let Some(known) = values else { continue };
+                    match side(figure) {
+                        Ok(value) => known.push(value),
+                        Err(why) => {
+                            gaps.record(&format!("{name}: {step}"), &why)?;
+                            *values = None;
+                        }
+                    }
                 }
             }
-            Ok(())
-        })
-        .unwrap_or_default();
+            Ok(measured.map(|values| values?.into_iter().reduce(|a, b| figure.better(a, b))))
+        })?;
+        for (sample, best) in samples.iter_mut().zip(best) {
+            sample[index] = best;
+        }
     }
-    samples
+    Ok(samples)
 }
 
 /// Returns the better value of each figure of two networks: Linux may be fast on another network than
 /// appliances are.
 pub(super) fn better(a: &Sample, b: &Sample) -> Sample {
-    let mut best = *a;
-    for (n, (best, other)) in best.iter_mut().zip(b).enumerate() {
-        let pick = if n < RATES { f64::min } else { f64::max };
-        *best = match (*best, *other) {
-            (Some(a), Some(b)) => Some(pick(a, b)),
-            (a, b) => a.or(b),
-        };
-    }
-    best
+    std::array::from_fn(|index| match (a[index], b[index]) {
+        (Some(a), Some(b)) => Some(FIGURES[index].better(a, b)),
+        (a, b) => a.or(b),
+    })
 }
 
 /// Returns a line per figure, of runs that followed each other.
 pub(super) fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
     let column = |runs: &[Sample], n: usize| runs.iter().map(|run| run[n]).collect::<Vec<_>>();
-    let line = |(n, (what, unit)): (usize, (&'static str, &'static str))| {
-        Line::new(what, unit, &column(ours, n), &column(theirs, n))
+    let line = |(n, figure): (usize, Figure)| {
+        Line::new(figure.name, figure.unit, &column(ours, n), &column(theirs, n))
     };
     FIGURES.into_iter().enumerate().map(line).collect()
 }
@@ -151,6 +197,25 @@ mod tests {
         let a = [Some(250.0), None, Some(9.0), Some(9.0), Some(17.0), Some(50.0)];
         let b = [Some(240.0), Some(1.0), Some(10.0), None, Some(18.0), Some(40.0)];
         assert_eq!(better(&a, &b), [Some(240.0), Some(1.0), Some(9.0), Some(9.0), Some(18.0), Some(50.0)]);
+    }
+
+    #[test]
+    fn the_best_of_several_turns_counts_and_a_figure_that_fails_once_is_absent() {
+        let mut values = 10..;
+        let mut ours = |_: &Figure| Ok(f64::from(values.next().unwrap_or_default()));
+        let mut reads = 0;
+        let mut theirs = |figure: &Figure| {
+            reads += u32::from(figure.program == "ib_read_lat");
+            anyhow::ensure!(reads != 2 || figure.program != "ib_read_lat", "no luck");
+            Ok(7.0)
+        };
+        let mut gaps = Gaps::default();
+        let samples = in_turn("1 of 1", &mut gaps, [("ours", &mut ours), ("theirs", &mut theirs)]).unwrap();
+        // Each latency took five of our values, and the rates one each.
+        assert_eq!(samples[0], [10.0, 15.0, 20.0, 25.0, 30.0, 31.0].map(Some));
+        assert_eq!(samples[1], [Some(7.0), None, Some(7.0), Some(7.0), Some(7.0), Some(7.0)]);
+        assert_eq!(gaps.all(), ["theirs: 8 B read, p50: 1 of 1: no luck"]);
+        assert_eq!(reads, 2, "a figure that has failed is not measured again");
     }
 
     #[test]

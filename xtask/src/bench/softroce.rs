@@ -5,12 +5,12 @@ use super::floor;
 use super::gaps::Gaps;
 use super::host::Host;
 use super::lab::Lab;
-use super::linux_pair::{self, Options, RATE_FACTOR, Sample};
+use super::linux_pair::{self, Figure, Kind, Options, Sample};
 use super::pairs::Line;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use anyhow::{Context, Result};
-use lab::perftest::cell::{Cell, Direction, Figure};
+use lab::perftest::cell::{Cell, Direction};
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::Plan;
 use lab::{image, paths, tool, ui};
@@ -36,40 +36,51 @@ const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] = [
     Some(Bound::AtLeast(5.0)),
 ];
 
-/// Measures a figure of the appliances by their own perftest, which also checks contents.
-fn appliance(pair: &mut AppliancePair, index: usize, iterations: u32) -> Result<Option<f64>> {
-    const MTU: u32 = 4096;
-    let mut run = |program, size, iterations| {
-        let direction = Direction::ApplianceAppliance;
-        pair.run(&Cell { program, direction, size, mtu: MTU, loss: 0.0, iterations })
-    };
-    let bytes_per_s = |figure: Figure| figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20));
-    Ok(match index {
-        0 => run("ib_write_lat", 8, iterations)?.p50_us(),
-        1 => run("ib_read_lat", 8, iterations)?.p50_us(),
-        2 => run("ib_send_lat", 8, iterations)?.p50_us(),
-        3 => run("ib_atomic_lat", 8, iterations)?.p50_us(),
-        4 => bytes_per_s(run("ib_write_bw", 64, iterations.saturating_mul(RATE_FACTOR))?)
-            .map(|rate| rate / 64.0 / 1e3),
-        _ => bytes_per_s(run("ib_write_bw", 65536, iterations)?).map(|rate| rate / 1e6),
-    })
+/// The machines of one run, which are measured in turn.
+struct Machines {
+    appliances: AppliancePair,
+    /// Linux over shared memory, and over a stream.
+    linux: [RxePair; 2],
 }
 
-/// Measures the appliances, and Linux over shared memory and over a stream, in turn. `of` names the run.
-fn in_turn(lab: &Lab, image: &Image, iterations: u32, of: &str) -> Result<[Sample; 3]> {
-    let mut ours = AppliancePair::boot(lab.programs.clone(), &Plan::default())?;
-    let mut memory = RxePair::boot(&lab.qemu, image, Wire::Memory)?;
-    let mut stream = RxePair::boot(&lab.qemu, image, Wire::Stream)?;
-    let linux = |pair: &mut RxePair, index| {
-        linux_pair::figure(index, iterations, &mut |program, options| pair.perftest(program, options, TEST))
-            .map(Some)
+impl Machines {
+    fn boot(lab: &Lab, image: &Image) -> Result<Self> {
+        let appliances = AppliancePair::boot(lab.programs.clone(), &Plan::default())?;
+        let linux = |wire| RxePair::boot(&lab.qemu, image, wire);
+        Ok(Self { appliances, linux: [linux(Wire::Memory)?, linux(Wire::Stream)?] })
+    }
+
+    /// Measures the appliances, and Linux over both wires. `of` names the run, for the progress lines.
+    fn measure(&mut self, iterations: u32, of: &str, gaps: &mut Gaps) -> Result<[Sample; 3]> {
+        let Self { appliances, linux: [memory, stream] } = self;
+        let linux = |pair: &mut RxePair, figure: &Figure| {
+            figure.by_linux(iterations, |program, options| pair.perftest(program, options, TEST))
+        };
+        linux_pair::in_turn(
+            of,
+            gaps,
+            [
+                ("appliances", &mut |figure| appliance(appliances, figure, iterations)),
+                ("rdma_rxe by shared memory", &mut |figure| linux(memory, figure)),
+                ("rdma_rxe by stream", &mut |figure| linux(stream, figure)),
+            ],
+        )
+    }
+}
+
+/// Measures a figure of the appliances by their own perftest, which also checks contents.
+fn appliance(pair: &mut AppliancePair, figure: &Figure, iterations: u32) -> Result<f64> {
+    const MTU: u32 = 4096;
+    let (program, size, iterations) = (figure.program, figure.size, figure.operations(iterations));
+    let direction = Direction::ApplianceAppliance;
+    let measured = pair.run(&Cell { program, direction, size, mtu: MTU, loss: 0.0, iterations })?;
+    let bytes_per_s = measured.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20));
+    let value = match figure.kind {
+        Kind::Latency => measured.p50_us(),
+        Kind::Rate => bytes_per_s.map(|rate| rate / f64::from(size) / 1e3),
+        Kind::Bandwidth => bytes_per_s.map(|rate| rate / 1e6),
     };
-    let (mut ours, mut memory, mut stream) = (
-        |index| appliance(&mut ours, index, iterations),
-        |index| linux(&mut memory, index),
-        |index| linux(&mut stream, index),
-    );
-    Ok(linux_pair::in_turn(of, [&mut ours, &mut memory, &mut stream]))
+    value.with_context(|| format!("the report of {program} has no such figure"))
 }
 
 /// Measures Linux by perftest.
@@ -203,9 +214,11 @@ pub(super) fn bench(options: &Options) -> Result<()> {
         let of = format!("{n} of {}", options.runs);
         let step = format!("raw frames: {of}");
         floors.push(gaps.attempt(&step, || floor::measure(&lab.qemu, &echo))?.unwrap_or_default());
-        let step = format!("both sides: {of}");
-        let sides = gaps.attempt(&step, || in_turn(&lab, &image, options.iterations, &of))?;
-        let [appliance, memory, stream] = sides.unwrap_or_default();
+        let machines = gaps.attempt(&format!("machines: {of}"), || Machines::boot(&lab, &image))?;
+        let [appliance, memory, stream] = match machines {
+            Some(mut machines) => machines.measure(options.iterations, &of, &mut gaps)?,
+            None => Default::default(),
+        };
         ours.push(appliance);
         theirs.push(linux_pair::better(&memory, &stream));
         by_wire.push([memory, stream]);
