@@ -84,7 +84,7 @@ struct Calls {
 struct Released {
     /// Memory that the peer does not use any more.
     buffers: Option<Buffers>,
-    /// A waker that is not needed any more.
+    /// A waker that is not needed any more. It may be the last reference to a task that uses this channel.
     former: Option<Waker>,
     /// Tasks that have waited for a slot.
     woken: [Woken; 2],
@@ -99,13 +99,13 @@ impl Calls {
     /// Takes a free slot for a call and returns its index. `own`: the call is an internal one, and some slots
     /// are kept for those.
     #[inline(always)]
-    fn claim(&mut self, own: bool) -> Option<u32> {
+    fn claim(&mut self, own: bool) -> Option<(u32, &mut ReplySlot)> {
         let kept = if own { 0 } else { OWN_SLOTS as usize };
         (self.free.len() > kept).then_some(())?;
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(index as usize)?;
         slot.state = SlotState::Waiting { abandoned: false };
-        Some(index)
+        Some((index, slot))
     }
 
     /// Frees a slot. Returns what remains to be done, if anything.
@@ -241,8 +241,7 @@ impl Channel {
             if calls.lost {
                 return Some(None);
             }
-            let index = calls.claim(own)?;
-            calls.slots.get(index as usize).map(|slot| Some(CallSlot::new(self, index, slot.generation)))
+            calls.claim(own).map(|(index, slot)| Some(CallSlot::new(self, index, slot)))
         };
         take_in_turn(&self.calls, |calls| calls.queue(own), claim).await
     }
@@ -261,13 +260,11 @@ impl Channel {
         if calls.lost || !calls.queue(own).is_empty() {
             return None;
         }
-        let index = calls.claim(own)?;
-        let slot = calls.slots.get_mut(index as usize)?;
+        let (index, slot) = calls.claim(own)?;
         (slot.waker, slot.until) = (Some(waker.clone()), deadline);
-        let generation = slot.generation;
         // Under the lock: the poller forgets all deadlines before it looks for late calls here.
         note(deadline);
-        Some(CallSlot::new(self, index, generation))
+        Some(CallSlot::new(self, index, slot))
     }
 
     /// Wakes the tasks whose calls have passed their deadlines, and returns the earliest deadline of the
@@ -388,8 +385,8 @@ pub(crate) struct CallSlot<'a> {
 
 impl<'a> CallSlot<'a> {
     #[inline(always)]
-    fn new(rpc: &'a Channel, index: u32, generation: u32) -> Self {
-        Self { rpc, index, generation, posted: false, ended: false }
+    fn new(rpc: &'a Channel, index: u32, slot: &ReplySlot) -> Self {
+        Self { rpc, index, generation: slot.generation, posted: false, ended: false }
     }
 
     /// Returns the channel of the call.

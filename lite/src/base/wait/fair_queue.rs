@@ -59,15 +59,12 @@ impl FairQueue {
         if self.waiting.len() == self.woken {
             return Woken::default();
         }
-        // Mostly one task waits.
-        let is_alone = self.waiting.len() == 1;
-        match self.waiting.front_mut().filter(|_| is_alone) {
-            Some((_, waker)) => {
-                self.woken = 1;
-                Woken(waker.take(), None)
-            }
-            None => self.wake_two(),
+        if self.waiting.len() > 1 {
+            return self.wake_two();
         }
+        // Mostly one task waits.
+        self.woken = 1;
+        Woken(self.waiting.front_mut().and_then(|(_, waker)| waker.take()), None)
     }
 
     /// Returns the wakers of the first two waiters that have not been woken.
@@ -145,16 +142,16 @@ impl FairQueue {
         self.waiting.binary_search_by_key(&number, |(n, _)| *n).ok()
     }
 
-    /// Removes an entry if it is the only one, and has been woken. Otherwise returns false.
+    /// Removes an entry that is the only one and has been woken. Otherwise returns false.
     #[inline(always)]
-    fn leave_alone(&mut self, number: u64) -> bool {
-        let is_alone = self.waiting.len() == 1 && self.woken == 1 && self.last == number;
-        if is_alone {
+    fn leave_as_the_last(&mut self, number: u64) -> bool {
+        let is_last = self.waiting.len() == 1 && self.woken == 1 && self.last == number;
+        if is_last {
             self.woken = 0;
-            // Its waker has been taken.
+            // An entry that has been woken has no waker that could be dropped here.
             core::mem::forget(self.waiting.pop_front());
         }
-        is_alone
+        is_last
     }
 
     /// Removes an entry. If it had been woken, the next waiter is woken, because there may be more resources
@@ -230,7 +227,7 @@ impl<S, Q: Fn(&mut S) -> &mut FairQueue> Waiter<'_, S, Q> {
         if let Some(taken) = take(&mut state) {
             if let Some(number) = self.number.take() {
                 let queue = (self.queue)(&mut state);
-                if !queue.leave_alone(number) {
+                if !queue.leave_as_the_last(number) {
                     let left = queue.leave(number);
                     drop(state);
                     left.finish();
