@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use platform::{Instant, Memory};
 use roce::transport::{DatagramQp, Limits, MAX_RD_ATOMIC, ReliableQp, Route};
-use roce::wire::{Headers, rc_source_port, ud_source_port};
+use roce::wire::{Headers, Seeds, rc_source_port, ud_source_port};
 use verbs::{
     Completion, CqId, CqOptions, MacAddr, PathMtu, Psn, QpConnect, QpNum, QpOptions, RecvWr, RemoteKey,
     SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
@@ -41,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) round: u32,
     /// The IPv4 identification of the next frame.
     pub(crate) ip_id: u16,
+    /// The seeds of the ICRCs of received frames.
+    pub(crate) seeds: Seeds,
     /// The time before which a full transmit ring is not tried again.
     pub(crate) ring_full_until: Option<Instant>,
     /// The payload of a packet within the RNIC.
@@ -58,6 +60,7 @@ impl Core {
             common: Common::new(RemoteKey(u32::from_le_bytes([a, b, c, d])), memory),
             round: 0,
             ip_id: 0,
+            seeds: Seeds::default(),
             ring_full_until: None,
             scratch: vec![0; PathMtu::B4096.bytes()].into(),
             config,

@@ -23,7 +23,7 @@ impl Core {
             self.common.counters.rx_not_ours += 1;
             return;
         }
-        if !frame.icrc_ok() {
+        if !frame.icrc_ok_by(&mut self.seeds) {
             self.common.counters.rx_icrc_errors += 1;
             return;
         }

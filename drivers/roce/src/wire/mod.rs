@@ -25,13 +25,13 @@ pub use ecn::Ecn;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, NakCode, Reth, RnrTimer, Syndrome};
 pub use frame::{Frame, Headers, MAX_OVERHEAD, Net, Packet};
-pub use icrc::{Icrc, Method};
+pub use icrc::{Icrc, Method, Seeds};
 pub use ip::{Ipv4, Ipv6};
 pub use lrh::{CABLE, ETHERTYPE_INFINIBAND, Lrh, Symbol, vcrc};
 pub use template::Template;
 pub use udp::{ROCE_PORT, Udp, rc_source_port, ud_source_port};
 
-use icrc::Ones;
+use icrc::{Ones, SEEDED, SentSeeds};
 
 /// The reason for which bytes are not a frame of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! The bytes of a path's headers, made once: a frame needs only its lengths, identification and checksum.
 
 use super::lrh::{self, VCRC_LEN};
-use super::{Bth, Ethernet, Ext, Headers, Ipv4, Ipv6, Lrh, Net, Symbol, Udp, XrcEth, frame};
+use super::{Bth, Ethernet, Ext, Headers, Ipv4, Ipv6, Lrh, Net, SentSeeds, Symbol, Udp, XrcEth, frame};
 
 /// The length of the longest headers before a base header, in bytes: those of InfiniBand with a GRH.
 const MAX_LEN: usize = Ethernet::LEN + Symbol::LEN + Lrh::LEN + Ipv6::LEN;
@@ -15,6 +15,7 @@ pub struct Template {
     overhead: usize,
     /// The sum of the words of the IPv4 header.
     sum: u32,
+    seeds: SentSeeds,
 }
 
 impl Template {
@@ -44,7 +45,7 @@ impl Template {
                 }
             }
         }
-        Self { headers, bytes, overhead: headers.frame_len(&Ext::None, 0), sum }
+        Self { headers, bytes, overhead: headers.frame_len(&Ext::None, 0), sum, seeds: SentSeeds::default() }
     }
 
     /// Returns the headers.
@@ -95,7 +96,8 @@ impl Template {
         }
 
         let (covered, icrc) = packet.get_mut(Ethernet::LEN..)?.split_last_chunk_mut()?;
-        *icrc = frame::crc(net, covered)?;
+        let after = |first: &_, ones: &_| self.seeds.after(first, frame_len, ones);
+        *icrc = frame::crc_by_seed(net, covered, after)?;
         if let Some(vcrc) = trailer.first_chunk_mut::<VCRC_LEN>() {
             *vcrc = lrh::vcrc(packet.get(Ethernet::LEN + Symbol::LEN..)?);
         }

@@ -4,8 +4,12 @@
 
 #[cfg(target_arch = "x86_64")]
 mod clmul;
+mod seed;
 mod sparse;
 mod table;
+
+pub use seed::Seeds;
+pub(super) use seed::{SEEDED, SentSeeds};
 
 /// The method by which a CRC is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +54,22 @@ impl Ones {
         }
         ones[0] |= first;
         Self(ones)
+    }
+
+    /// Returns the ones from byte `n` on.
+    pub(super) const fn after(&self, n: usize) -> Self {
+        let mut ones = [0; Self::LEN];
+        let mut i = n;
+        while i < Self::USED {
+            ones[i - n] = self.0[i];
+            i += 1;
+        }
+        Self(ones)
+    }
+
+    /// Returns the ones in words.
+    fn words(&self) -> &[[u8; 8]] {
+        self.0.as_chunks().0
     }
 }
 

@@ -7,7 +7,7 @@ use super::Ones;
 pub(super) const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// `TABLES[k][b]` is the effect of byte `b` on the CRC when `k` more bytes follow it in the block.
-static TABLES: [[u32; 256]; 16] = tables();
+pub(super) static TABLES: [[u32; 256]; 16] = tables();
 
 const fn tables() -> [[u32; 256]; 16] {
     let mut t = [[0; 256]; 16];
@@ -93,4 +93,9 @@ pub(super) const fn after_ones(n: usize) -> u32 {
         i += 1;
     }
     crc
+}
+
+/// Returns the CRC register after a byte of zeros, from `crc` before it.
+pub(super) const fn after_zero(crc: u32) -> u32 {
+    crc >> 8 ^ TABLES[0][(crc & 0xff) as usize]
 }
