@@ -56,6 +56,12 @@ impl Figure {
         iterations.saturating_mul(self.factor)
     }
 
+    /// Returns the best value of several runs.
+    pub(super) fn best(&self, runs: usize, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
+        let first = run()?;
+        (1..runs).try_fold(first, |best, _| Ok(self.better(best, run()?)))
+    }
+
     /// Returns the better one of two values.
     fn better(&self, a: f64, b: f64) -> f64 {
         if self.kind == Kind::Latency { a.min(b) } else { a.max(b) }
