@@ -51,7 +51,8 @@ pub(super) fn bench(options: &Options) -> Result<()> {
 fn table(rows: &[Row]) -> Table {
     let remark = "cargo bench -p lite --bench cores: two nodes in one process over an RNIC that completes at once, a thread for \
                   each core, one operation at a time on each; one core, two cores of the same nodes, and two cores \
-                  with nodes of their own (apart) in turn; the time on the wall needs two free processors";
+                  with nodes of their own (apart) in turn; the apart ones show how much more two processors of this machine do \
+                  than one";
     let heads = [
         "operation",
         "one core, per s",
@@ -69,11 +70,15 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
+/// Returns the targets. By time on the wall, two cores must do 1.8 of one core's work where two processors do
+/// twice the work of one. Processors that share a core, or have other work, do less, so the measure is nodes
+/// of their own on the same processors.
 fn targets(rows: &[Row]) -> Vec<Target> {
     let least = |of: fn(&Row) -> f64| rows.iter().map(of).min_by(f64::total_cmp);
+    let by_wall = least(|row| row.wall / row.apart_wall);
     vec![
         Target::new("two cores, by processor time", least(|row| row.processor), "", Bound::AtLeast(0.9)),
-        Target::new("two cores, by time on the wall", least(|row| row.wall), "", Bound::AtLeast(1.8)),
+        Target::new("two cores, by time on the wall, to nodes apart", by_wall, "", Bound::AtLeast(0.9)),
     ]
 }
 
@@ -83,17 +88,19 @@ mod tests {
 
     #[test]
     fn the_slowest_operation_decides() {
-        let row = |processor, wall| Row {
+        let row = |processor, wall, apart_wall| Row {
             operation: "write".into(),
             one_per_s: 1e6,
             processor,
             wall,
             apart_processor: 1.0,
-            apart_wall: 2.0,
+            apart_wall,
         };
         let met = |rows: &[Row]| targets(rows).iter().map(|target| target.met).collect::<Vec<_>>();
-        assert_eq!(met(&[row(1.0, 1.9), row(0.95, 1.85)]), [true, true]);
-        assert_eq!(met(&[row(1.0, 1.9), row(0.85, 1.7)]), [false, false]);
+        assert_eq!(met(&[row(1.0, 1.9, 2.0), row(0.95, 1.85, 2.0)]), [true, true]);
+        assert_eq!(met(&[row(1.0, 1.9, 2.0), row(0.85, 1.7, 2.0)]), [false, false]);
+        // Processors that share a core.
+        assert_eq!(met(&[row(1.0, 1.2, 1.3)]), [true, true]);
         assert_eq!(met(&[]), [false, false]);
     }
 }

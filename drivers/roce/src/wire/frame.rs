@@ -189,7 +189,7 @@ mod ones {
     /// Type of service, time to live, header checksum, UDP checksum.
     pub(super) const V4: Ones =
         Ones::new(0, &[1, 8, 10, 11, 26, 27, Ipv4::LEN + Udp::LEN + Bth::VARIANT_BYTE]);
-    /// Those of the bytes that no seed covers.
+    /// The ones of the bytes that no seed covers.
     pub(super) const V4_NOT_SEEDED: Ones = V4.after(SEEDED);
     /// Traffic class and flow label, hop limit, UDP checksum.
     pub(super) const V6: Ones =
