@@ -30,8 +30,9 @@ pub(crate) fn set_max_spin(spin: Duration) {
 
 /// A turn without work that takes longer shows that the host has run something else on this processor.
 const STOLEN: Duration = Duration::from_millis(1);
-/// The time for which a core does not spin after the host has taken its processor away: at first, and if that
-/// happens again within the longer of the two each time.
+/// The time for which a core does not spin after the host has taken its processor away: at first, and at most.
+/// It doubles if that happens again before the core could spin for twice as long. A host that has too few
+/// processors takes one away within some milliseconds of each spin, and other hosts do so now and then.
 const MODEST: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 /// The duration of a spin. It grows while halts are short, so that an imminent event finds the core awake,
@@ -67,7 +68,7 @@ impl Spin {
     /// Adapts the spin to a turn without work that began at `from`; the next turn begins at `now`.
     fn after_turn(&mut self, from: Instant, now: Instant) {
         if now > from + STOLEN {
-            let again = now < self.not_before + MODEST.1;
+            let again = now < self.not_before + 2 * self.modest;
             self.modest = if again { (self.modest * 2).min(MODEST.1) } else { MODEST.0 };
             self.not_before = now + self.modest;
             self.length = Duration::ZERO;
