@@ -123,20 +123,21 @@ pub(crate) fn run() -> ! {
         if let Some(from) = idle_turn.take() {
             spin.after_turn(from, now);
         }
-        let mut worked = false;
+        // SAFETY: this is the core's main loop, outside of tasks and pollers.
+        let mut worked = unsafe { core.poll(now, Which::Urgent) };
+        // A full turn comes after the urgent pollers, so that frames which a task has just posted do not wait
+        // for it.
         if core.is_full_turn_due(now) {
             // SAFETY: this is the core's main loop, outside of tasks and pollers.
-            worked |= unsafe {
+            let others = unsafe {
                 core.adopt_pollers();
                 core.poll(now, Which::Others)
-            };
-            worked |= fire_timers(core, now);
+            } | fire_timers(core, now);
             console_waits = index == 0 && console::poll();
             // More work for the same pollers may wait, or come at once.
-            core.set_full_turn(if worked { Instant::ZERO } else { now + FULL_TURN });
+            core.set_full_turn(if others { Instant::ZERO } else { now + FULL_TURN });
+            worked |= others;
         }
-        // SAFETY: this is the core's main loop, outside of tasks and pollers.
-        worked |= unsafe { core.poll(now, Which::Urgent) };
         if let Some(now) = run_tasks(core, now, &mut translations) {
             idle_since = now;
         } else if worked {

@@ -8,16 +8,16 @@
 //! [`INTERRUPT_POLL_LIMIT`].
 //!
 //! ```text
-//!                  +---------------------------- run ----------------------------+
-//!                  v                                                             |
-//!   every 50 us: poll the others, wake due timers                                |
-//!        v                                                                       |
-//!   poll the RNIC and LITE -> run up to 16 ready tasks -> work? --- yes, or still spinning
-//!        ^                          |                       | no
-//!        |               interrupt: on_interrupt polls,     v
-//!        |               if the last poll is 1 ms ago    arm pollers, set `sleeping`
-//!        |                                                  |
-//!        +------ an interrupt or a wake of another core -- halt (nothing came meanwhile)
+//! loop:
+//!     poll the RNIC and LITE
+//!     every 100 us: poll the others, wake due timers
+//!     run up to 16 ready tasks
+//!     if there was work, or the spin goes on: continue
+//!     arm the pollers, set `sleeping`
+//!     halt, unless work came meanwhile, until an interrupt or a wake of another core
+//!
+//! on_interrupt:
+//!     poll, if the last poll is 1 ms ago
 //! ```
 //!
 //! A core that makes a task of another core ready pushes it to that core's queue and, if `sleeping` is set,
@@ -47,7 +47,7 @@ pub(crate) use sleep::{sleep, sleep_until};
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The interval at which a core in its main loop calls all pollers and wakes timers, not only the
 /// urgent ones.
-pub(crate) const FULL_TURN: Duration = Duration::from_micros(50);
+pub(crate) const FULL_TURN: Duration = Duration::from_micros(100);
 /// The time in one interrupt after which no further round of polls begins. A running round finishes.
 pub(crate) const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
 /// Items (packets, completions) that a poller may handle in one call from the main loop.
