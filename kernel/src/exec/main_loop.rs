@@ -30,9 +30,9 @@ pub(crate) fn set_max_spin(spin: Duration) {
 
 /// A turn without work that takes longer shows that the host has run something else on this processor.
 const STOLEN: Duration = Duration::from_millis(1);
-/// The time for which a core does not spin after the host has taken its processor away: at first, and at most.
-/// It doubles if that happens again before the core could spin for twice as long. A host that has too few
-/// processors takes one away within some milliseconds of each spin, and other hosts do so now and then.
+/// The time for which a core does not spin after the host has taken its processor away: at first, and at
+/// most. It doubles if that happens again before the core could spin for twice as long. A host that has too
+/// few processors takes one away within some milliseconds of each spin, and other hosts do so now and then.
 const MODEST: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 /// The duration of a spin. It grows while halts are short, so that an imminent event finds the core awake,
