@@ -18,7 +18,7 @@ use verbs::{
 const MAX_INLINE: u32 = 128;
 const KEY: RemoteKey = RemoteKey(0x4c49_5445);
 /// The bytes that are copied at once. They are few, because a copy first clears its buffer: clearing 4 KiB
-/// took longer than the rest of a READ of 64 bytes, and the locks after the READ waited for it.
+/// took about as long as the rest of a READ of 64 bytes.
 const PIECE: usize = 64;
 /// The most RNICs of a network.
 const PORTS: usize = 256;
