@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use platform::{Instant, Memory};
 use roce::transport::{DatagramQp, Limits, MAX_RD_ATOMIC, ReliableQp, Route};
-use roce::wire::{Headers, Seeds, rc_source_port, ud_source_port};
+use roce::wire::{Headers, ReceivedSeeds, rc_source_port, ud_source_port};
 use verbs::{
     Completion, CqId, CqOptions, MacAddr, PathMtu, Psn, QpConnect, QpNum, QpOptions, RecvWr, RemoteKey,
     SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
@@ -42,7 +42,7 @@ pub(crate) struct Core {
     /// The IPv4 identification of the next frame.
     pub(crate) ip_id: u16,
     /// The seeds of the ICRCs of received frames.
-    pub(crate) seeds: Seeds,
+    pub(crate) seeds: ReceivedSeeds,
     /// The time before which a full transmit ring is not tried again.
     pub(crate) ring_full_until: Option<Instant>,
     /// The payload of a packet within the RNIC.
@@ -60,7 +60,7 @@ impl Core {
             common: Common::new(RemoteKey(u32::from_le_bytes([a, b, c, d])), memory),
             round: 0,
             ip_id: 0,
-            seeds: Seeds::default(),
+            seeds: ReceivedSeeds::default(),
             ring_full_until: None,
             scratch: vec![0; PathMtu::B4096.bytes()].into(),
             config,

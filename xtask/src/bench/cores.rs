@@ -70,15 +70,15 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// Returns the targets. By time on the wall, two cores must do 1.8 of one core's work where two processors do
-/// twice the work of one. Processors that share a core, or have other work, do less, so the measure is nodes
-/// of their own on the same processors.
+/// Returns the targets. By time on the wall, two cores must do 1.8 of one core's work. Processors that share
+/// a core, or have other work, cannot, so two cores are also compared with nodes of their own on them.
 fn targets(rows: &[Row]) -> Vec<Target> {
     let least = |of: fn(&Row) -> f64| rows.iter().map(of).min_by(f64::total_cmp);
-    let by_wall = least(|row| row.wall / row.apart_wall);
+    let to_apart = least(|row| row.wall / row.apart_wall);
     vec![
         Target::new("two cores, by processor time", least(|row| row.processor), "", Bound::AtLeast(0.9)),
-        Target::new("two cores, by time on the wall, to nodes apart", by_wall, "", Bound::AtLeast(0.9)),
+        Target::new("two cores, by time on the wall", least(|row| row.wall), "", Bound::AtLeast(1.8)),
+        Target::new("two cores, by time on the wall, to nodes apart", to_apart, "", Bound::AtLeast(0.9)),
     ]
 }
 
@@ -97,10 +97,10 @@ mod tests {
             apart_wall,
         };
         let met = |rows: &[Row]| targets(rows).iter().map(|target| target.met).collect::<Vec<_>>();
-        assert_eq!(met(&[row(1.0, 1.9, 2.0), row(0.95, 1.85, 2.0)]), [true, true]);
-        assert_eq!(met(&[row(1.0, 1.9, 2.0), row(0.85, 1.7, 2.0)]), [false, false]);
+        assert_eq!(met(&[row(1.0, 1.9, 2.0), row(0.95, 1.85, 2.0)]), [true, true, true]);
+        assert_eq!(met(&[row(1.0, 1.9, 2.0), row(0.85, 1.7, 2.0)]), [false, false, false]);
         // Processors that share a core.
-        assert_eq!(met(&[row(1.0, 1.2, 1.3)]), [true, true]);
-        assert_eq!(met(&[]), [false, false]);
+        assert_eq!(met(&[row(1.0, 1.2, 1.3)]), [true, false, true]);
+        assert_eq!(met(&[]), [false, false, false]);
     }
 }

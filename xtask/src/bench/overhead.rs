@@ -178,18 +178,23 @@ impl Round {
 
     /// Returns the better value of each figure of two measurements of the same machines.
     fn or_better(mut self, other: Self) -> Self {
-        let better = |ours: &mut Option<f64>, theirs: Option<f64>, choose: fn(f64, f64) -> f64| {
-            *ours = [*ours, theirs].into_iter().flatten().reduce(choose);
+        let choose = |ours: [&mut Option<f64>; 3], theirs: [Option<f64>; 3]| {
+            // Of latencies the lower one, and of the bandwidth the higher one.
+            for ((ours, theirs), better) in ours.into_iter().zip(theirs).zip([f64::min, f64::min, f64::max]) {
+                *ours = [*ours, theirs].into_iter().flatten().reduce(better);
+            }
         };
         for (row, other) in self.lite.iter_mut().zip(other.lite) {
-            better(&mut row.p50_us, other.p50_us, f64::min);
-            better(&mut row.p99_us, other.p99_us, f64::min);
-            better(&mut row.mb_s, other.mb_s, f64::max);
+            choose(
+                [&mut row.p50_us, &mut row.p99_us, &mut row.mb_s],
+                [other.p50_us, other.p99_us, other.mb_s],
+            );
         }
         for (raw, other) in self.perftest.iter_mut().zip(other.perftest) {
-            better(&mut raw.p50_us, other.p50_us, f64::min);
-            better(&mut raw.p99_us, other.p99_us, f64::min);
-            better(&mut raw.mb_s, other.mb_s, f64::max);
+            choose(
+                [&mut raw.p50_us, &mut raw.p99_us, &mut raw.mb_s],
+                [other.p50_us, other.p99_us, other.mb_s],
+            );
         }
         self
     }
@@ -269,7 +274,7 @@ impl Compared for Figures {
             title,
             format!(
                 "both between the same two appliances, q35 with 1 processor each, path MTU {}, in turn, booted for each of \
-                 {} rounds, five times in each, of which the best value of each figure counts; perftest: ib_write_lat, ib_send_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
+                 {} rounds, five times in each (once with --quick), of which the best value of each figure counts; perftest: ib_write_lat, ib_send_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
                  a round trip; a call's ratio is to the ping-pong; medians of the rounds, and the median of their ratios, \
                  then the least and the greatest",
                 self.nic.mtu(),

@@ -3,7 +3,8 @@
 use super::lrh::{self, VCRC_LEN};
 use super::{
     Bth, ETHERTYPE_INFINIBAND, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Error, Ethernet, Ext,
-    Icrc, Ipv4, Ipv6, Lrh, Method, Ones, ROCE_PORT, SEEDED, Seeds, Symbol, Template, Udp, XrcEth, ext,
+    Icrc, Ipv4, Ipv6, Lrh, Method, Ones, ROCE_PORT, ReceivedSeeds, SEEDED, Symbol, Template, Udp, XrcEth,
+    ext,
 };
 use verbs::Gid;
 
@@ -303,7 +304,7 @@ impl<'a> Frame<'a> {
 
     /// Returns true if the ICRC is right, by the seeds of former frames where they are of use.
     #[inline]
-    pub fn icrc_ok_by(&self, seeds: &mut Seeds) -> bool {
+    pub fn icrc_ok_by(&self, seeds: &mut ReceivedSeeds) -> bool {
         let after = |first: &_, ones: &_| seeds.after(first, ones);
         crc_by_seed(&self.headers.net, self.covered, after) == Some(self.icrc)
     }
@@ -359,7 +360,7 @@ mod tests {
             ),
             first in proptest::collection::vec(any::<u8>(), SEEDED),
         ) {
-            let (mut received, sent) = (Seeds::default(), SentSeeds::default());
+            let (mut received, sent) = (ReceivedSeeds::default(), SentSeeds::default());
             for (len, id, source, operation, rest) in packets {
                 let mut packet = first.clone();
                 packet[2..4].copy_from_slice(&len.to_be_bytes());

@@ -25,7 +25,7 @@ pub use ecn::Ecn;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, NakCode, Reth, RnrTimer, Syndrome};
 pub use frame::{Frame, Headers, MAX_OVERHEAD, Net, Packet};
-pub use icrc::{Icrc, Method, Seeds};
+pub use icrc::{Icrc, Method, ReceivedSeeds};
 pub use ip::{Ipv4, Ipv6};
 pub use lrh::{CABLE, ETHERTYPE_INFINIBAND, Lrh, Symbol, vcrc};
 pub use template::Template;

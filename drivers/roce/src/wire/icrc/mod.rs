@@ -8,7 +8,7 @@ mod seed;
 mod sparse;
 mod table;
 
-pub use seed::Seeds;
+pub use seed::ReceivedSeeds;
 pub(super) use seed::{SEEDED, SentSeeds};
 
 /// The method by which a CRC is computed.
@@ -65,11 +65,6 @@ impl Ones {
             i += 1;
         }
         Self(ones)
-    }
-
-    /// Returns the ones in words.
-    fn words(&self) -> &[[u8; 8]] {
-        self.0.as_chunks().0
     }
 }
 

@@ -5,18 +5,23 @@
 //! messages of one length follows from the CRCs of both, so the CRC for one identification is that for
 //! zero, changed by two entries of tables.
 //!
-//! Only processors without carry-less multiplication gain by this, and TCG: the others compute the CRC of
-//! these bytes in less time than a comparison of them takes.
+//! This is for processors without carry-less multiplication, and for TCG. Whether others would gain by it was
+//! not measured.
 
 use super::table::{self, TABLES};
 use super::{Icrc, Ones};
+use crate::wire::{Ipv4, Udp};
 use core::cell::Cell;
 
 /// The number of bytes that a seed covers.
-pub(in crate::wire) const SEEDED: usize = 32;
+pub(in crate::wire) const SEEDED: usize = OPERATION + 4;
 
 /// The offset of the identification in the IPv4 header, which comes first.
 const ID: usize = 4;
+/// The offset of the last byte of the source address in that header.
+const SOURCE: usize = 15;
+/// The offset of the base header's first byte, the operation code.
+const OPERATION: usize = Ipv4::LEN + Udp::LEN;
 
 /// The effect of each value of the two bytes of the identification on the CRC after the covered bytes.
 static EFFECTS: [[u32; 256]; 2] = [effects(SEEDED - 1 - ID), effects(SEEDED - 2 - ID)];
@@ -29,7 +34,7 @@ const fn effects(k: usize) -> [u32; 256] {
     while byte < 256 {
         let mut i = last;
         while i < k {
-            effects[byte] = table::after_zero(effects[byte]);
+            effects[byte] = table::after_byte(effects[byte], 0);
             i += 1;
         }
         byte += 1;
@@ -84,28 +89,27 @@ impl SentSeeds {
 
 /// The seeds of the packets that an RNIC has received last.
 #[derive(Default)]
-pub struct Seeds([(Covered, Seed); Self::COUNT]);
+pub struct ReceivedSeeds([(Covered, Seed); Self::COUNT]);
 
 /// Covered bytes, in words. Bits that count as ones, and the identification, are ones.
 type Covered = [u64; SEEDED / 8];
 
-impl Seeds {
+impl ReceivedSeeds {
     /// The number of seeds.
     const COUNT: usize = 8;
 
     /// Returns the CRC after the first bytes of a received packet.
     pub(in crate::wire) fn after(&mut self, bytes: &[u8; SEEDED], ones: &Ones) -> Icrc {
-        /// The offset of the last byte of the source address.
-        const SOURCE: usize = 15;
-        /// The offset of the operation code.
-        const OPERATION: usize = 28;
         const IDENTIFICATION: u64 = 0xffff << (8 * ID);
         let mut of: Covered = [IDENTIFICATION, 0, 0, 0];
-        for ((word, bytes), ones) in of.iter_mut().zip(bytes.as_chunks::<8>().0).zip(ones.words()) {
+        for ((word, bytes), ones) in
+            of.iter_mut().zip(bytes.as_chunks::<8>().0).zip(ones.0.as_chunks::<8>().0)
+        {
             *word |= u64::from_le_bytes(*bytes) | u64::from_le_bytes(*ones);
         }
         let place = usize::from(bytes[SOURCE] ^ bytes[OPERATION]) % Self::COUNT;
         let (of_kept, seed) = &mut self.0[place];
+        // The identification is ones, so a place that is not in use yet does not match.
         if of != *of_kept {
             (*of_kept, *seed) = (of, Seed::of(bytes, ones));
         }

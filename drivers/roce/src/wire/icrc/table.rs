@@ -60,7 +60,7 @@ pub(super) fn feed(mut crc: u32, ones: &Ones, bytes: &[u8]) -> u32 {
         crc = look4(0, crc ^ (u32::from_le_bytes(*word) | u32::from_le_bytes(*ones)));
     }
     for (byte, ones) in bytes.iter().zip(ones.iter().skip(4 * words.len())) {
-        crc = crc >> 8 ^ look(0, crc ^ u32::from(byte | ones));
+        crc = after_byte(crc, byte | ones);
     }
     crc
 }
@@ -89,13 +89,13 @@ pub(super) const fn after_ones(n: usize) -> u32 {
     let mut crc = u32::MAX;
     let mut i = 0;
     while i < n {
-        crc = crc >> 8 ^ TABLES[0][((crc ^ 0xff) & 0xff) as usize];
+        crc = after_byte(crc, 0xff);
         i += 1;
     }
     crc
 }
 
-/// Returns the CRC register after a byte of zeros, from `crc` before it.
-pub(super) const fn after_zero(crc: u32) -> u32 {
-    crc >> 8 ^ TABLES[0][(crc & 0xff) as usize]
+/// Returns the CRC register after a byte, from `crc` before it.
+pub(super) const fn after_byte(crc: u32, byte: u8) -> u32 {
+    crc >> 8 ^ TABLES[0][((crc ^ byte as u32) & 0xff) as usize]
 }
