@@ -284,11 +284,12 @@ impl Core {
         // Interrupts leave the pollers alone meanwhile, as they do in the main loop.
         self.state.store(Activity::Loop as u8, Ordering::Release);
         // SAFETY: the main loop is in `run`, where it uses no poller, and interrupts find no task.
-        let worked = unsafe { self.poll(now, Which::Urgent) };
+        let worked = unsafe { self.poll(now, Which::InTask) };
         self.state.store(Activity::Task as u8, Ordering::Release);
         // A timer that fired before has not been set again.
         self.ensure_tick(now);
-        !worked
+        // A running task that has been woken is not among the ready ones, so it is taken for woken.
+        !worked && self.ready() == 0
     }
 
     /// Returns true if the main loop must call all pollers and wake timers.

@@ -164,17 +164,27 @@ fn max_spin(core: &Core) -> Duration {
 }
 
 /// Runs the tasks that are ready at the beginning, at `now`. A task that yields is ready again, and its next
-/// run comes after a poll. Returns the time if a task has run.
+/// run comes after a poll: at once if the last of these tasks has polled in its run, or else in the next turn.
+/// Returns the time if a task has run.
 fn run_tasks(core: &Core, mut now: Instant, translations: &mut TranslationBuffer) -> Option<Instant> {
     let mut after = None;
-    for _ in 0..core.ready().min(TASKS_PER_POLL) {
+    let mut left = core.ready();
+    for _ in 0..TASKS_PER_POLL {
+        if left == 0 {
+            break;
+        }
         let Some(runnable) = core.pop() else { break };
+        let polled = core.last_poll();
         core.run(runnable, now);
         now = time::now();
         after = Some(now);
         if now >= core.last_poll() + POLL_INTERVAL / 4 {
             translations.after_long_task(now);
             break;
+        }
+        left -= 1;
+        if left == 0 && core.last_poll() > polled && !core.is_full_turn_due(now) {
+            left = core.ready();
         }
     }
     after

@@ -12,6 +12,9 @@ use platform::Instant;
 pub(super) enum Which {
     /// The urgent pollers.
     Urgent,
+    /// The urgent pollers, on behalf of a task. Only the work of those that may wake that very task counts:
+    /// none that may run in an interrupt does.
+    InTask,
     /// The pollers that are not urgent.
     Others,
     /// The pollers that may run in an interrupt.
@@ -62,6 +65,9 @@ impl PollerList {
         let mut worked = false;
         match which {
             Which::Urgent => self.urgent.iter_mut().for_each(|l| worked |= l.poller.poll(now, BUDGET)),
+            Which::InTask => {
+                self.urgent.iter_mut().for_each(|l| worked |= l.poller.poll(now, BUDGET) && !l.may_interrupt);
+            }
             Which::Others => self.others.iter_mut().for_each(|l| worked |= l.poller.poll(now, BUDGET)),
             Which::Interrupt => {
                 let all = self.urgent.iter_mut().chain(&mut self.others).filter(|l| l.may_interrupt);

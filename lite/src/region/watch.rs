@@ -36,11 +36,19 @@ impl<'l> Word<'l> {
         mut is_wanted: impl FnMut(u64) -> bool + Send,
         deadline: Instant,
     ) -> Result<u64, Error> {
+        let mut place = None;
         loop {
-            let seen = match self.place()? {
+            if place.is_none() {
+                place = self.place()?;
+            }
+            let seen = match place.filter(|_| !self.lmr.is_rated()) {
                 Some(place) => self.poll_here(place, &mut is_wanted)?,
                 None => None,
             };
+            if seen.is_none() {
+                // The mapping may have changed, so the place is found again before the next look.
+                place = None;
+            }
             let seen = match seen {
                 Some(seen) => seen,
                 None => {
@@ -60,10 +68,10 @@ impl<'l> Word<'l> {
         }
     }
 
-    /// Returns the place of the word if it is in this node's memory, and no limits apply to a read.
+    /// Returns the place of the word if it is in this node's memory, and the epoch in which it is there.
     fn place(&self) -> Result<Option<(Location, Epoch)>, Error> {
         let piece = self.lmr.piece(&self.mapping, Permissions::READ, self.offset, WORD)?;
-        let here = piece.filter(|(spot, _)| spot.at.0 == self.lmr.here().me && !self.lmr.is_rated());
+        let here = piece.filter(|(spot, _)| spot.at.0 == self.lmr.here().me);
         Ok(here.map(|(spot, access)| (spot, access.seen.1)))
     }
 

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome, ensure, fails, refused, same, same_bytes}
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
+use futures_util::future::try_join;
 use lite::{Error, Lite, Lmr, NodeId, Placement};
 
 /// Lengths around each size at which an operation works in another way: inline, short and long buffers,
@@ -120,6 +121,15 @@ pub(crate) async fn who_looks_sees_what_is_written(cx: &Context) -> Outcome {
         fails(region.poll_until(4, |_| true).await, Error::Misaligned)?;
         fails(region.poll_until(4096, |_| true).await, Error::OutOfBounds)?;
     }
+    cx.meet().await?;
+    // The region moves to the next node while a task looks at its word.
+    let last = ROUNDS + 1;
+    let change = async {
+        own.move_to(cx.node(cx.rank() + 1)).await?;
+        own.write(8, &last.to_ne_bytes()).await
+    };
+    let (seen, ()) = try_join(own.poll_until(8, |word| word == last), change).await?;
+    same(seen, last)?;
     cx.meet().await?;
     own.clone().free().await?;
     fails(own.poll_until(8, |_| true).await, Error::Freed)
