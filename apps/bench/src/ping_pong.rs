@@ -49,9 +49,9 @@ async fn wait_for(mine: &Lmr, round: u64) -> Result<(), JobError> {
     mine.poll_until(0, |word| word == round).await.map(drop).map_err(failed)
 }
 
-/// Runs a write and the wait for its answer at the same time. The answer's wait polls LITE, and so may find
-/// the write's completion too. The write is therefore asked again when the answer is there, which spares this
-/// task a turn of the executor.
+/// Runs a write and the wait for its answer at the same time. The wait polls LITE, and so may complete the
+/// write. When the answer is there, this future therefore polls the write once more, which spares the task a
+/// turn of the executor.
 async fn both(
     write: impl Future<Output = Result<(), JobError>>,
     answer: impl Future<Output = Result<(), JobError>>,

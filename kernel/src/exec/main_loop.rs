@@ -164,8 +164,8 @@ fn max_spin(core: &Core) -> Duration {
 }
 
 /// Runs the tasks that are ready at the beginning, at `now`. A task that yields is ready again, and its next
-/// run comes after a poll: at once if the last of these tasks has polled in its run, or else in the next turn.
-/// Returns the time if a task has run.
+/// run comes after a poll: at once if the last of these tasks has polled in its run, otherwise in the next
+/// turn. Returns the time if a task has run.
 fn run_tasks(core: &Core, mut now: Instant, translations: &mut TranslationBuffer) -> Option<Instant> {
     let mut after = None;
     let mut left = core.ready();
