@@ -288,7 +288,7 @@ impl Core {
         self.state.store(Activity::Task as u8, Ordering::Release);
         // A timer that fired before has not been set again.
         self.ensure_tick(now);
-        // A running task that has been woken is not among the ready ones, so it is taken for woken.
+        // The pollers may have woken this task, which is not among the ready ones while it runs.
         !worked && self.ready() == 0
     }
 

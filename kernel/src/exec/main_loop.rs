@@ -168,13 +168,10 @@ fn max_spin(core: &Core) -> Duration {
 /// turn. Returns the time if a task has run.
 fn run_tasks(core: &Core, mut now: Instant, translations: &mut TranslationBuffer) -> Option<Instant> {
     let mut after = None;
-    let mut left = core.ready();
-    for _ in 0..TASKS_PER_POLL {
-        if left == 0 {
-            break;
-        }
+    let (mut ran, mut end) = (0, core.ready().min(TASKS_PER_POLL));
+    while ran < end {
         let Some(runnable) = core.pop() else { break };
-        let polled = core.last_poll();
+        let poll_before = core.last_poll();
         core.run(runnable, now);
         now = time::now();
         after = Some(now);
@@ -182,9 +179,9 @@ fn run_tasks(core: &Core, mut now: Instant, translations: &mut TranslationBuffer
             translations.after_long_task(now);
             break;
         }
-        left -= 1;
-        if left == 0 && core.last_poll() > polled && !core.is_full_turn_due(now) {
-            left = core.ready();
+        ran += 1;
+        if ran == end && core.last_poll() > poll_before && !core.is_full_turn_due(now) {
+            end = (ran + core.ready()).min(TASKS_PER_POLL);
         }
     }
     after

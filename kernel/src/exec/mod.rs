@@ -83,6 +83,12 @@ pub(crate) trait Poller: Send {
         true
     }
 
+    /// Returns true if [`poll`](Self::poll) wakes tasks itself. A task that polls goes on after the work of other
+    /// pollers, whose events reach tasks through a poller that wakes them.
+    fn wakes_tasks(&self) -> bool {
+        true
+    }
+
     /// Requests an interrupt at the next event. Returns true if events are waiting already; the core then
     /// polls again instead of halting. Called with interrupts off before a halt. The next `poll` may turn the
     /// interrupt off again.

@@ -12,8 +12,7 @@ use platform::Instant;
 pub(super) enum Which {
     /// The urgent pollers.
     Urgent,
-    /// The urgent pollers, on behalf of a task. Only the work of those that may wake that very task counts:
-    /// none that may run in an interrupt does.
+    /// The urgent pollers, on behalf of a task. Only the work of those that wake tasks counts.
     InTask,
     /// The pollers that are not urgent.
     Others,
@@ -21,10 +20,11 @@ pub(super) enum Which {
     Interrupt,
 }
 
-/// A poller, with a property that it had when it was registered.
+/// A poller, with properties that it had when it was registered.
 struct Listed {
     poller: Box<dyn Poller>,
     may_interrupt: bool,
+    wakes_tasks: bool,
 }
 
 /// The pollers of a core.
@@ -42,7 +42,8 @@ impl PollerList {
     /// Adds a poller after those of its kind.
     pub(super) fn add(&mut self, poller: Box<dyn Poller>) {
         let list = if poller.is_urgent() { &mut self.urgent } else { &mut self.others };
-        list.push(Listed { may_interrupt: poller.may_interrupt(), poller });
+        let (may_interrupt, wakes_tasks) = (poller.may_interrupt(), poller.wakes_tasks());
+        list.push(Listed { poller, may_interrupt, wakes_tasks });
     }
 
     /// Moves the pollers of `new` to the end of this list.
@@ -66,7 +67,7 @@ impl PollerList {
         match which {
             Which::Urgent => self.urgent.iter_mut().for_each(|l| worked |= l.poller.poll(now, BUDGET)),
             Which::InTask => {
-                self.urgent.iter_mut().for_each(|l| worked |= l.poller.poll(now, BUDGET) && !l.may_interrupt);
+                self.urgent.iter_mut().for_each(|l| worked |= l.poller.poll(now, BUDGET) && l.wakes_tasks);
             }
             Which::Others => self.others.iter_mut().for_each(|l| worked |= l.poller.poll(now, BUDGET)),
             Which::Interrupt => {

@@ -45,13 +45,11 @@ impl<'l> Word<'l> {
                 Some(place) => self.poll_here(place, &mut is_wanted)?,
                 None => None,
             };
-            if seen.is_none() {
-                // The mapping may have changed, so the place is found again before the next look.
-                place = None;
-            }
             let seen = match seen {
                 Some(seen) => seen,
                 None => {
+                    // The mapping may have changed, so the place is found again before the next look.
+                    place = None;
                     let mut bytes = [0; WORD as usize];
                     self.lmr.read(self.offset, &mut bytes).await?;
                     Seen::new(bytes, &mut is_wanted, Look::Later)

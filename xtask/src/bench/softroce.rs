@@ -262,7 +262,7 @@ fn table(lines: &[Line]) -> Table {
         "both between two q35 machines with 1 processor, path MTU 4096; the appliance shares memory with the fabric, \
          rdma_rxe is measured by that and by a stream through QEMU, and of each run the better figure counts; by perftest \
          (ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat, ib_write_bw): Debian's, and the appliance's own; in each \
-         run all machines are there at once, each latency is measured in five turns, in each by one run of rdma_rxe over either \
+         run all machines are there at once, each latency is measured in five turns, in each by one run of rdma_rxe over each \
          wire and two runs of the appliance, and the lowest median of each side counts; write and send are half a round trip; the ratio is the median over the pairs of runs, \
          then the least and the greatest",
         &["figure", "appliance", "rdma_rxe", "unit", "ratio", "of the pairs"],
