@@ -4,9 +4,7 @@
 use crate::measure::Row;
 use crate::{DEADLINE, failed};
 use alloc::vec::Vec;
-use core::future::{Future, poll_fn};
-use core::pin::pin;
-use core::task::Poll;
+use futures_util::future::try_join;
 use lite::Lmr;
 use runtime::{JobContext, JobError};
 
@@ -23,7 +21,7 @@ pub(crate) async fn run(job: &JobContext, mine: &Lmr, theirs: &Lmr, samples: usi
     if job.rank() == 0 {
         for round in 1..=rounds {
             let begin = job.now();
-            both(write(theirs, round), wait_for(&mine, round)).await?;
+            try_join(write(theirs, round), wait_for(&mine, round)).await?;
             if round > WARM_UP as u64 {
                 halves.push(u64::try_from((job.now() - begin).as_nanos()).unwrap_or(u64::MAX) / 2);
             }
@@ -31,7 +29,7 @@ pub(crate) async fn run(job: &JobContext, mine: &Lmr, theirs: &Lmr, samples: usi
     } else {
         wait_for(&mine, 1).await?;
         for round in 1..rounds {
-            both(write(theirs, round), wait_for(&mine, round + 1)).await?;
+            try_join(write(theirs, round), wait_for(&mine, round + 1)).await?;
         }
         write(theirs, rounds).await?;
         halves.push(0);
@@ -47,32 +45,4 @@ async fn write(theirs: &Lmr, round: u64) -> Result<(), JobError> {
 /// Looks at the first word of this node's region until it equals `round`.
 async fn wait_for(mine: &Lmr, round: u64) -> Result<(), JobError> {
     mine.poll_until(0, |word| word == round).await.map(drop).map_err(failed)
-}
-
-/// Runs a write and the wait for its answer at the same time. The wait polls LITE, and so may complete the
-/// write. When the answer is there, this future therefore polls the write once more, which spares the task a
-/// turn of the executor.
-async fn both(
-    write: impl Future<Output = Result<(), JobError>>,
-    answer: impl Future<Output = Result<(), JobError>>,
-) -> Result<(), JobError> {
-    let (mut write, mut answer) = (pin!(write), pin!(answer));
-    let (mut written, mut answered) = (false, false);
-    poll_fn(|cx| {
-        loop {
-            if !written && let Poll::Ready(result) = write.as_mut().poll(cx) {
-                result?;
-                written = true;
-            }
-            if answered {
-                return if written { Poll::Ready(Ok(())) } else { Poll::Pending };
-            }
-            match answer.as_mut().poll(cx) {
-                Poll::Ready(result) => result?,
-                Poll::Pending => return Poll::Pending,
-            }
-            answered = true;
-        }
-    })
-    .await
 }

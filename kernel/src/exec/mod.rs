@@ -83,8 +83,8 @@ pub(crate) trait Poller: Send {
         true
     }
 
-    /// Returns true if [`poll`](Self::poll) wakes tasks itself. A task that polls goes on after the work of other
-    /// pollers, whose events reach tasks through a poller that wakes them.
+    /// Returns true if [`poll`](Self::poll) may wake tasks. After its work, a task that polls yields. If not,
+    /// another poller takes the results of this one, and wakes the tasks.
     fn wakes_tasks(&self) -> bool {
         true
     }
