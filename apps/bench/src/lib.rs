@@ -3,7 +3,7 @@
 //!
 //! The output is one tab-separated line per measurement: its name, payload bytes, samples, median and 99th
 //! percentile of the latency in nanoseconds, and MB/s (10^6 bytes; `-` for a latency measurement). The job
-//! accepts one argument, the number of samples.
+//! accepts the number of samples, and one payload size, which is then the only one.
 //!
 //! # Neighbours
 //! [`runtime`] starts the job, [`lite`] is what it measures, and `cargo xtask bench` prints the
@@ -51,8 +51,13 @@ pub fn apps() -> Vec<Box<dyn App>> {
 
 /// The name of the argument of [`samples`].
 const SAMPLES: &str = "SAMPLES";
-const SYNTAX: Syntax =
-    Syntax { name: "bench", about: "measures LITE between two nodes", args: &[Arg::optional_word(SAMPLES)] };
+/// The name of the argument of [`sizes`].
+const SIZE: &str = "size";
+const SYNTAX: Syntax = Syntax {
+    name: "bench",
+    about: "measures LITE between two nodes",
+    args: &[Arg::optional_word(SAMPLES), Arg::optional(SIZE, "BYTES")],
+};
 
 /// The benchmark application.
 #[derive(Debug)]
@@ -71,7 +76,8 @@ impl App for Bench {
         if start.nodes.len() < 2 {
             return Err(JobError::Refused(SYNTAX.complaint("want two nodes")));
         }
-        samples(start, &SYNTAX).map(drop)
+        samples(start, &SYNTAX)?;
+        sizes(start).map(drop)
     }
 
     fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
@@ -85,8 +91,17 @@ fn samples(start: &JobStart, syntax: &Syntax) -> Result<usize, JobError> {
     Ok(samples.map_err(JobError::Refused)?.unwrap_or(200))
 }
 
+/// Returns the payload sizes that the arguments ask for, in bytes.
+fn sizes(start: &JobStart) -> Result<Vec<usize>, JobError> {
+    let known = SIZES.map(|size| (size.to_string(), size));
+    let known: Vec<_> = known.iter().map(|(text, size)| (text.as_str(), *size)).collect();
+    let size = SYNTAX.read(&start.args).and_then(|args| args.one_of(SIZE, &known));
+    Ok(size.map_err(JobError::Refused)?.map_or_else(|| SIZES.into(), |size| vec![size]))
+}
+
 async fn run(job: JobContext) -> Result<JobReport, JobError> {
     let samples = samples(job.start(), &SYNTAX)?;
+    let sizes = sizes(job.start())?;
     let rank = job.rank();
     if rank > 1 {
         job.barrier("end").await?;
@@ -102,7 +117,7 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
     ping_pong::run(&job, &mine.lmr, &theirs, samples).await?.report(&job).await?;
     if rank == 0 {
         let peer = job.nodes()[1];
-        for size in SIZES {
+        for size in sizes {
             for row in remote::measure(&job, &lite, peer, &theirs, size, samples).await? {
                 row.report(&job).await?;
             }

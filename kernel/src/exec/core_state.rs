@@ -302,6 +302,19 @@ impl Core {
         self.next_full_turn.store(at.as_nanos(), Ordering::Relaxed);
     }
 
+    /// Makes a full turn due at `at`, the time of a new timer, or earlier. Call on the core itself.
+    pub(super) fn expect_timer(&self, at: Instant) {
+        // An interrupt does not change the word, so it need not be changed in one step.
+        if !self.is_full_turn_due(at) {
+            self.set_full_turn(at);
+        }
+    }
+
+    /// Returns the time of the earliest timer; [`Instant::MAX`] if there is none.
+    pub(super) fn next_timer(&self) -> Instant {
+        self.timers.lock().next()
+    }
+
     /// Returns true if the core has pollers.
     ///
     /// # Safety
@@ -316,9 +329,8 @@ impl Core {
     /// # Safety
     /// Call on this core, in its main loop outside of tasks and polls.
     pub(super) unsafe fn next_deadline(&self) -> Instant {
-        let timers = self.timers.lock().next();
         // SAFETY: the caller's promise.
-        timers.min(unsafe { (*self.pollers.get()).next_deadline() })
+        self.next_timer().min(unsafe { (*self.pollers.get()).next_deadline() })
     }
 
     /// Arms all pollers. Returns true if any has work already.

@@ -135,7 +135,7 @@ pub(crate) fn run() -> ! {
             } | fire_timers(core, now);
             console_waits = index == 0 && console::poll();
             // More work for the same pollers may wait, or come at once.
-            core.set_full_turn(if others { Instant::ZERO } else { now + FULL_TURN });
+            core.set_full_turn(if others { Instant::ZERO } else { core.next_timer().min(now + FULL_TURN) });
             worked |= others;
         }
         if let Some(now) = run_tasks(core, now, &mut translations) {

@@ -45,9 +45,8 @@ pub(crate) use sleep::{sleep, sleep_until};
 
 /// A task that runs this long without a poll is interrupted for one.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The interval at which a core in its main loop calls all pollers and wakes timers, not only the
-/// urgent ones.
-pub(crate) const FULL_TURN: Duration = Duration::from_micros(100);
+/// The longest time for which a spinning core calls only the urgent pollers. A timer that is due ends it.
+pub(crate) const FULL_TURN: Duration = Duration::from_micros(300);
 /// The time in one interrupt after which no further round of polls begins. A running round finishes.
 pub(crate) const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
 /// Items (packets, completions) that a poller may handle in one call from the main loop.
@@ -72,7 +71,7 @@ pub(crate) trait Poller: Send {
     fn next_deadline(&self) -> Instant;
 
     /// Returns true if tasks wait for this poller's events for microseconds only. A core that waits
-    /// polls such pollers all the time, and the others every [`FULL_TURN`].
+    /// polls such pollers all the time, and the others once every [`FULL_TURN`] or more often.
     fn is_urgent(&self) -> bool {
         false
     }

@@ -74,6 +74,7 @@ impl Future for Sleep {
             timers.next_id += 1;
             timers.wakers.insert((self.until, id), waker);
             drop(timers);
+            core.expect_timer(self.until);
             self.registered = Some((cpu, id));
         }
         Poll::Pending

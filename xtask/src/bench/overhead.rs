@@ -21,16 +21,23 @@ const LATENCY: Bound = Bound::AtMost(1.25);
 const BANDWIDTH: Bound = Bound::AtLeast(0.95);
 /// The greatest accepted latency of a call, relative to LITE's ping-pong, which is half a round trip.
 const CALL: Bound = Bound::AtMost(2.5);
+/// The length of a message when latencies are measured, in bytes.
+const SMALL: u32 = 8;
 /// The length of a message when bandwidth is measured, in bytes.
 const LARGE: u32 = 65536;
+/// The number of samples from which on LITE's application moves as many bytes at [`LARGE`] as it ever does.
+const ENOUGH_SAMPLES: u32 = 64;
 
 /// The amount of measurements.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize)]
 struct Amount {
     runs: u32,
-    /// The number of times that each side is measured in a round. The best value of each figure counts,
-    /// because the speed of a virtual machine changes from second to second.
-    turns: u32,
+    /// The number of times that the latencies of each side are measured in a round. The best value of each
+    /// figure counts, because the processors of a virtual machine may be near each other on the host in one
+    /// moment and far from each other in the next.
+    latency_turns: u32,
+    /// The number of times that the bandwidths of each side are measured in a round.
+    bandwidth_turns: u32,
     /// Operations of each latency measurement.
     samples: u32,
     /// Messages of each bandwidth measurement of perftest. LITE's application decides on its own number.
@@ -39,13 +46,20 @@ struct Amount {
 
 impl Amount {
     fn new(options: &Options) -> Self {
-        let (runs, turns, samples, messages) =
-            if options.quick { (2, 1, 100, 100) } else { (5, 5, 500, 400) };
-        Self { runs: options.runs.unwrap_or(runs), turns, samples, messages }
+        let (runs, latency_turns, bandwidth_turns, samples, messages) =
+            if options.quick { (2, 1, 1, 100, 100) } else { (5, 20, 5, 500, 400) };
+        Self { runs: options.runs.unwrap_or(runs), latency_turns, bandwidth_turns, samples, messages }
     }
 
-    /// Returns perftest's cells, of which each program has one.
-    fn cells(self, mtu: u32) -> impl Iterator<Item = Cell> {
+    const fn turns(self, kind: Kind) -> u32 {
+        match kind {
+            Kind::Latency => self.latency_turns,
+            Kind::Bandwidth => self.bandwidth_turns,
+        }
+    }
+
+    /// Returns perftest's cells of one kind, of which each program has one.
+    fn cells(self, kind: Kind, mtu: u32) -> Vec<Cell> {
         let cell = |program, size, iterations| Cell {
             program,
             direction: Direction::ApplianceAppliance,
@@ -54,10 +68,31 @@ impl Amount {
             loss: 0.0,
             iterations,
         };
-        let latencies = ["ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_atomic_lat"];
-        let latencies = latencies.map(|program| cell(program, 8, self.samples));
-        let bandwidths = ["ib_write_bw", "ib_read_bw"].map(|program| cell(program, LARGE, self.messages));
-        latencies.into_iter().chain(bandwidths)
+        match kind {
+            Kind::Latency => ["ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_atomic_lat"]
+                .map(|program| cell(program, SMALL, self.samples))
+                .into(),
+            Kind::Bandwidth => {
+                ["ib_write_bw", "ib_read_bw"].map(|program| cell(program, LARGE, self.messages)).into()
+            }
+        }
+    }
+}
+
+/// What a turn measures.
+#[derive(Clone, Copy)]
+enum Kind {
+    Latency,
+    Bandwidth,
+}
+
+impl Kind {
+    /// Returns the length of a message in bytes.
+    const fn size(self) -> u32 {
+        match self {
+            Self::Latency => SMALL,
+            Self::Bandwidth => LARGE,
+        }
     }
 }
 
@@ -117,12 +152,13 @@ const fn latency(
     program: &'static str,
     column: Column,
 ) -> Comparison {
-    let (ours, theirs) = (Source::Lite(operation, 8), Source::Perftest(program));
+    let (ours, theirs) = (Source::Lite(operation, SMALL as u64), Source::Perftest(program));
     Comparison { what, ours, theirs, column, bound: Some(LATENCY) }
 }
 
 const fn call(what: &'static str, column: Column, bound: Option<Bound>) -> Comparison {
-    Comparison { what, ours: Source::Lite("rpc", 8), theirs: Source::Lite(PING_PONG, 8), column, bound }
+    let (ours, theirs) = (Source::Lite("rpc", SMALL as u64), Source::Lite(PING_PONG, SMALL as u64));
+    Comparison { what, ours, theirs, column, bound }
 }
 
 const fn bandwidth(what: &'static str, operation: &'static str, program: &'static str) -> Comparison {
@@ -143,30 +179,36 @@ struct Raw {
 /// The figures of both sides in one round.
 #[derive(Serialize)]
 struct Round {
+    latencies: Sides,
+    bandwidths: Sides,
+}
+
+/// The best figures of one kind that each side had in a round.
+#[derive(Serialize)]
+struct Sides {
     lite: Vec<Row>,
     perftest: Vec<Raw>,
 }
 
-impl Round {
-    /// Measures both sides on two appliances that are booted for it.
+impl Sides {
+    /// Measures both sides in turn, between two appliances that run.
     fn measure(
-        lab: &Lab,
-        (nic, device): (Nic, Device<'_>),
+        pair: &mut AppliancePair,
+        nic: Nic,
         amount: Amount,
+        kind: Kind,
         lite_first: bool,
     ) -> Result<Self> {
-        let plan = Plan { device, ..Plan::default() };
-        let mut pair = AppliancePair::boot(lab.programs.clone(), &plan)?;
         // The first measurement of each side does not count, because QEMU translates the code during it.
-        run_perftest(&mut pair, nic, amount)?;
-        run_lite(&mut pair, amount)?;
+        run_perftest(pair, nic, amount, kind)?;
+        run_lite(pair, amount, kind)?;
         let mut best: Option<Self> = None;
-        for turn in 0..amount.turns {
+        for turn in 0..amount.turns(kind) {
             // Fields are evaluated in the order of the expression.
             let measured = if lite_first == (turn % 2 == 0) {
-                Self { lite: run_lite(&mut pair, amount)?, perftest: run_perftest(&mut pair, nic, amount)? }
+                Self { lite: run_lite(pair, amount, kind)?, perftest: run_perftest(pair, nic, amount, kind)? }
             } else {
-                Self { perftest: run_perftest(&mut pair, nic, amount)?, lite: run_lite(&mut pair, amount)? }
+                Self { perftest: run_perftest(pair, nic, amount, kind)?, lite: run_lite(pair, amount, kind)? }
             };
             best = Some(match best {
                 Some(before) => before.or_better(measured),
@@ -198,12 +240,31 @@ impl Round {
         }
         self
     }
+}
+
+impl Round {
+    /// Measures both sides on two appliances that are booted for it.
+    fn measure(
+        lab: &Lab,
+        (nic, device): (Nic, Device<'_>),
+        amount: Amount,
+        lite_first: bool,
+    ) -> Result<Self> {
+        let plan = Plan { device, ..Plan::default() };
+        let mut pair = AppliancePair::boot(lab.programs.clone(), &plan)?;
+        let mut measure = |kind| Sides::measure(&mut pair, nic, amount, kind, lite_first);
+        Ok(Self { latencies: measure(Kind::Latency)?, bandwidths: measure(Kind::Bandwidth)? })
+    }
 
     fn value(&self, source: Source, column: Column) -> Option<f64> {
-        let raw = |program| self.perftest.iter().find(|raw| raw.program == program);
+        let sides = match column {
+            Column::P50 | Column::P99 => &self.latencies,
+            Column::Bandwidth => &self.bandwidths,
+        };
+        let raw = |program| sides.perftest.iter().find(|raw| raw.program == program);
         let (p50_us, p99_us, mb_s) = match source {
             Source::Lite(what, bytes) => {
-                lite::find(&self.lite, what, bytes).map(|row| (row.p50_us, row.p99_us, row.mb_s))?
+                lite::find(&sides.lite, what, bytes).map(|row| (row.p50_us, row.p99_us, row.mb_s))?
             }
             Source::Perftest(program) => {
                 let raw = raw(program)?;
@@ -222,37 +283,43 @@ impl Round {
     }
 }
 
-fn run_lite(pair: &mut AppliancePair, amount: Amount) -> Result<Vec<Row>> {
-    let output = pair.job("bench", &[amount.samples.to_string()])?;
+fn run_lite(pair: &mut AppliancePair, amount: Amount, kind: Kind) -> Result<Vec<Row>> {
+    let samples = match kind {
+        Kind::Latency => amount.samples,
+        Kind::Bandwidth => ENOUGH_SAMPLES,
+    };
+    let output = pair.job("bench", &[samples.to_string(), format!("size={}", kind.size())])?;
     lite::parse(&String::from_utf8_lossy(&output))
 }
 
-fn run_perftest(pair: &mut AppliancePair, nic: Nic, amount: Amount) -> Result<Vec<Raw>> {
+fn run_perftest(pair: &mut AppliancePair, nic: Nic, amount: Amount, kind: Kind) -> Result<Vec<Raw>> {
     let run = |cell: Cell| {
         let figure = pair.run(&cell).with_context(|| cell.to_string())?;
         let mb_s = figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20) / 1e6);
         Ok(Raw { program: cell.program, p50_us: figure.p50_us(), p99_us: figure.p99_us(), mb_s })
     };
-    amount.cells(nic.mtu()).map(run).collect()
+    amount.cells(kind, nic.mtu()).into_iter().map(run).collect()
 }
 
 /// The comparison on one RDMA device.
 #[derive(Serialize)]
 struct Figures {
     nic: Nic,
+    #[serde(flatten)]
+    amount: Amount,
     lines: Vec<Line>,
     rounds: Vec<Round>,
 }
 
 impl Figures {
-    fn new(nic: Nic, rounds: Vec<Round>) -> Self {
+    fn new(nic: Nic, amount: Amount, rounds: Vec<Round>) -> Self {
         let line = |comparison: &Comparison| {
             let Comparison { what, ours, theirs, column, .. } = *comparison;
             let unit = if matches!(column, Column::Bandwidth) { "MB/s" } else { "us" };
             let values = |source| rounds.iter().map(|round| round.value(source, column)).collect::<Vec<_>>();
             Line::new(what, unit, &values(ours), &values(theirs))
         };
-        Self { nic, lines: COMPARISONS.iter().map(line).collect(), rounds }
+        Self { nic, amount, lines: COMPARISONS.iter().map(line).collect(), rounds }
     }
 }
 
@@ -274,11 +341,14 @@ impl Compared for Figures {
             title,
             format!(
                 "both between the same two appliances, q35 with 1 processor each, path MTU {}, in turn, booted for each of \
-                 {} rounds, five times in each (once with --quick), of which the best value of each figure counts; perftest: ib_write_lat, ib_send_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
+                 {} rounds, latencies {} times and bandwidths {} times in each, of which the best value of each figure counts; \
+                 perftest: ib_write_lat, ib_send_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
                  a round trip; a call's ratio is to the ping-pong; medians of the rounds, and the median of their ratios, \
                  then the least and the greatest",
                 self.nic.mtu(),
-                self.rounds.len()
+                self.rounds.len(),
+                self.amount.latency_turns,
+                self.amount.bandwidth_turns
             ),
             &["figure", "LITE", "beside", "unit", "ratio", "of the rounds"],
         );
@@ -291,7 +361,7 @@ impl Compared for Figures {
 pub(super) fn bench(options: &Options) -> Result<()> {
     let amount = Amount::new(options);
     rounds::bench(options, amount.runs, amount.samples, |lab, (nic, device)| {
-        Ok(Figures::new(nic, all_rounds(lab, (nic, device), amount)?))
+        Ok(Figures::new(nic, amount, all_rounds(lab, (nic, device), amount)?))
     })
 }
 
@@ -308,6 +378,8 @@ fn all_rounds(lab: &Lab, (nic, device): (Nic, Device<'_>), amount: Amount) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const AMOUNT: Amount = Amount { runs: 1, latency_turns: 1, bandwidth_turns: 1, samples: 1, messages: 1 };
 
     /// Returns a round in which LITE has these latencies and this bandwidth, and perftest has 10 us, 20 us
     /// and 100 MB/s.
@@ -333,12 +405,15 @@ mod tests {
                 mb_s: rate.then_some(100.0),
             }
         };
-        let amount = Amount { runs: 1, turns: 1, samples: 1, messages: 1 };
-        Round { lite, perftest: amount.cells(1024).map(of).collect() }
+        let sides = |kind| {
+            let perftest = AMOUNT.cells(kind, 1024).into_iter().map(of).collect();
+            Sides { lite: lite.clone(), perftest }
+        };
+        Round { latencies: sides(Kind::Latency), bandwidths: sides(Kind::Bandwidth) }
     }
 
     fn missed(rounds: Vec<Round>) -> Vec<String> {
-        let compared = Figures::new(Nic::Cx3, rounds);
+        let compared = Figures::new(Nic::Cx3, AMOUNT, rounds);
         assert_eq!(compared.table().rows.len(), COMPARISONS.len());
         let targets = compared.targets();
         let bounded = COMPARISONS.iter().filter(|comparison| comparison.bound.is_some());
@@ -362,8 +437,12 @@ mod tests {
 
     #[test]
     fn the_better_value_of_each_figure_counts() {
-        let best =
-            round(12.0, 30.0, 95.0).or_better(round(13.0, 25.0, 90.0)).or_better(round(14.0, 31.0, 91.0));
+        let best = |sides: fn(Round) -> Sides| {
+            let values = [(12.0, 30.0, 95.0), (13.0, 25.0, 90.0), (14.0, 31.0, 91.0)];
+            values.map(|(p50, p99, mb_s)| sides(round(p50, p99, mb_s))).into_iter().reduce(Sides::or_better)
+        };
+        let [latencies, bandwidths] = [best(|round| round.latencies), best(|round| round.bandwidths)];
+        let best = Round { latencies: latencies.unwrap(), bandwidths: bandwidths.unwrap() };
         let of = |column| best.value(Source::Lite("read", 8), column);
         assert_eq!((of(Column::P50), of(Column::P99)), (Some(12.0), Some(25.0)));
         assert_eq!(best.value(Source::Lite("write_bw", 65536), Column::Bandwidth), Some(95.0));
@@ -373,7 +452,7 @@ mod tests {
     #[test]
     fn a_call_is_judged_beside_the_ping_pong() {
         let mut slow = round(10.0, 20.0, 100.0);
-        for row in slow.lite.iter_mut().filter(|row| row.what == "rpc") {
+        for row in slow.latencies.lite.iter_mut().filter(|row| row.what == "rpc") {
             row.p50_us = Some(25.1);
         }
         assert_eq!(missed(vec![slow]), ["cx3: 8 B call beside LITE's ping-pong, p50"]);
@@ -385,15 +464,15 @@ mod tests {
         let good = || round(10.0, 20.0, 100.0);
         assert_eq!(missed(vec![good(), bad(), good()]), [""; 0]);
         assert_eq!(missed(vec![bad(), good(), bad()]).len(), 8);
-        let ratios = Figures::new(Nic::Softroce, vec![good(), bad()]).lines[0].spread();
+        let ratios = Figures::new(Nic::Softroce, AMOUNT, vec![good(), bad()]).lines[0].spread();
         assert_eq!(ratios, "1.00 to 10.0");
     }
 
     #[test]
     fn a_figure_that_is_absent_misses_its_target() {
         let mut round = round(10.0, 20.0, 100.0);
-        round.lite.retain(|row| row.what != FETCH_ADD);
-        round.perftest.retain(|raw| raw.program != "ib_read_bw");
+        round.latencies.lite.retain(|row| row.what != FETCH_ADD);
+        round.bandwidths.perftest.retain(|raw| raw.program != "ib_read_bw");
         assert_eq!(missed(vec![round]), ["cx3: fetch-add, p50", "cx3: fetch-add, p99", "cx3: 64 KiB reads"]);
     }
 }
