@@ -6,7 +6,8 @@ use super::lite::{self, FETCH_ADD, PING_PONG, Row};
 use super::nic::Nic;
 use super::pairs::Line;
 use super::rounds::{self, Compared, Options};
-use super::table::Table;
+use super::stats::median;
+use super::table::{Table, maybe};
 use super::target::{Bound, Target};
 use anyhow::{Context, Result};
 use lab::perftest::cell::{Cell, Direction};
@@ -32,9 +33,9 @@ const ENOUGH_SAMPLES: u32 = 64;
 #[derive(Clone, Copy, Serialize)]
 struct Amount {
     runs: u32,
-    /// The number of times that the latencies of each side are measured in a round. The best value of each
-    /// figure counts, because the processors of a virtual machine may be near each other on the host in one
-    /// moment and far from each other in the next.
+    /// The number of times that the latencies of each side are measured in a round. The median of each figure
+    /// counts. A virtual machine's processors that wait between two measurements may be elsewhere on the host
+    /// afterwards, nearer to each other or slower, so one measurement tells little.
     latency_turns: u32,
     /// The number of times that the bandwidths of each side are measured in a round.
     bandwidth_turns: u32,
@@ -115,6 +116,16 @@ enum Column {
     Bandwidth,
 }
 
+impl Column {
+    /// Returns the function that chooses the better one of two values.
+    fn better(self) -> fn(f64, f64) -> f64 {
+        match self {
+            Self::P50 | Self::P99 => f64::min,
+            Self::Bandwidth => f64::max,
+        }
+    }
+}
+
 /// One line of the table: what is compared, and the bound of the ratio.
 struct Comparison {
     what: &'static str,
@@ -176,22 +187,22 @@ struct Raw {
     mb_s: Option<f64>,
 }
 
-/// The figures of both sides in one round.
+/// The figures of both sides in each turn of one round.
 #[derive(Serialize)]
 struct Round {
-    latencies: Sides,
-    bandwidths: Sides,
+    latencies: Vec<Turn>,
+    bandwidths: Vec<Turn>,
 }
 
-/// The best figures of one kind that each side had in a round.
-#[derive(Serialize)]
-struct Sides {
+/// The figures of both sides in one turn.
+#[derive(Clone, Serialize)]
+struct Turn {
     lite: Vec<Row>,
     perftest: Vec<Raw>,
 }
 
-impl Sides {
-    /// Measures both sides in turn, between two appliances that run.
+impl Turn {
+    /// Measures both sides, one after the other, between two appliances that run.
     fn measure(
         pair: &mut AppliancePair,
         nic: Nic,
@@ -199,72 +210,19 @@ impl Sides {
         kind: Kind,
         lite_first: bool,
     ) -> Result<Self> {
-        // The first measurement of each side does not count, because QEMU translates the code during it.
-        run_perftest(pair, nic, amount, kind)?;
-        run_lite(pair, amount, kind)?;
-        let mut best: Option<Self> = None;
-        for turn in 0..amount.turns(kind) {
-            // Fields are evaluated in the order of the expression.
-            let measured = if lite_first == (turn % 2 == 0) {
-                Self { lite: run_lite(pair, amount, kind)?, perftest: run_perftest(pair, nic, amount, kind)? }
-            } else {
-                Self { perftest: run_perftest(pair, nic, amount, kind)?, lite: run_lite(pair, amount, kind)? }
-            };
-            best = Some(match best {
-                Some(before) => before.or_better(measured),
-                None => measured,
-            });
-        }
-        best.context("a round has at least one turn")
-    }
-
-    /// Returns the better value of each figure of two measurements of the same machines.
-    fn or_better(mut self, other: Self) -> Self {
-        let choose = |ours: [&mut Option<f64>; 3], theirs: [Option<f64>; 3]| {
-            // Of latencies the lower one, and of the bandwidth the higher one.
-            for ((ours, theirs), better) in ours.into_iter().zip(theirs).zip([f64::min, f64::min, f64::max]) {
-                *ours = [*ours, theirs].into_iter().flatten().reduce(better);
-            }
-        };
-        for (row, other) in self.lite.iter_mut().zip(other.lite) {
-            choose(
-                [&mut row.p50_us, &mut row.p99_us, &mut row.mb_s],
-                [other.p50_us, other.p99_us, other.mb_s],
-            );
-        }
-        for (raw, other) in self.perftest.iter_mut().zip(other.perftest) {
-            choose(
-                [&mut raw.p50_us, &mut raw.p99_us, &mut raw.mb_s],
-                [other.p50_us, other.p99_us, other.mb_s],
-            );
-        }
-        self
-    }
-}
-
-impl Round {
-    /// Measures both sides on two appliances that are booted for it.
-    fn measure(
-        lab: &Lab,
-        (nic, device): (Nic, Device<'_>),
-        amount: Amount,
-        lite_first: bool,
-    ) -> Result<Self> {
-        let plan = Plan { device, ..Plan::default() };
-        let mut pair = AppliancePair::boot(lab.programs.clone(), &plan)?;
-        let mut measure = |kind| Sides::measure(&mut pair, nic, amount, kind, lite_first);
-        Ok(Self { latencies: measure(Kind::Latency)?, bandwidths: measure(Kind::Bandwidth)? })
+        // Fields are evaluated in the order of the expression.
+        Ok(if lite_first {
+            Self { lite: run_lite(pair, amount, kind)?, perftest: run_perftest(pair, nic, amount, kind)? }
+        } else {
+            Self { perftest: run_perftest(pair, nic, amount, kind)?, lite: run_lite(pair, amount, kind)? }
+        })
     }
 
     fn value(&self, source: Source, column: Column) -> Option<f64> {
-        let sides = match column {
-            Column::P50 | Column::P99 => &self.latencies,
-            Column::Bandwidth => &self.bandwidths,
-        };
-        let raw = |program| sides.perftest.iter().find(|raw| raw.program == program);
+        let raw = |program| self.perftest.iter().find(|raw| raw.program == program);
         let (p50_us, p99_us, mb_s) = match source {
             Source::Lite(what, bytes) => {
-                lite::find(&sides.lite, what, bytes).map(|row| (row.p50_us, row.p99_us, row.mb_s))?
+                lite::find(&self.lite, what, bytes).map(|row| (row.p50_us, row.p99_us, row.mb_s))?
             }
             Source::Perftest(program) => {
                 let raw = raw(program)?;
@@ -280,6 +238,40 @@ impl Round {
             Column::P99 => p99_us,
             Column::Bandwidth => mb_s,
         }
+    }
+}
+
+impl Round {
+    /// Measures both sides on two appliances that are booted for it.
+    fn measure(
+        lab: &Lab,
+        (nic, device): (Nic, Device<'_>),
+        amount: Amount,
+        lite_first: bool,
+    ) -> Result<Self> {
+        let plan = Plan { device, ..Plan::default() };
+        let mut pair = AppliancePair::boot(lab.programs.clone(), &plan)?;
+        let mut measure = |kind| {
+            let mut turn = |n| Turn::measure(&mut pair, nic, amount, kind, lite_first == (n % 2 == 0));
+            // The first turn does not count, because QEMU translates the code during it.
+            turn(0)?;
+            (1..=amount.turns(kind)).map(turn).collect::<Result<Vec<_>>>()
+        };
+        Ok(Self { latencies: measure(Kind::Latency)?, bandwidths: measure(Kind::Bandwidth)? })
+    }
+
+    /// Returns the values of a figure in the turns.
+    fn values(&self, source: Source, column: Column) -> Vec<f64> {
+        let turns = match column {
+            Column::P50 | Column::P99 => &self.latencies,
+            Column::Bandwidth => &self.bandwidths,
+        };
+        turns.iter().filter_map(|turn| turn.value(source, column)).collect()
+    }
+
+    /// Returns the median of a figure over the turns.
+    fn value(&self, source: Source, column: Column) -> Option<f64> {
+        median(self.values(source, column))
     }
 }
 
@@ -308,6 +300,8 @@ struct Figures {
     #[serde(flatten)]
     amount: Amount,
     lines: Vec<Line>,
+    /// The ratio of the best values of all turns, for each line.
+    best: Vec<Option<f64>>,
     rounds: Vec<Round>,
 }
 
@@ -319,7 +313,16 @@ impl Figures {
             let values = |source| rounds.iter().map(|round| round.value(source, column)).collect::<Vec<_>>();
             Line::new(what, unit, &values(ours), &values(theirs))
         };
-        Self { nic, amount, lines: COMPARISONS.iter().map(line).collect(), rounds }
+        let best_ratio = |comparison: &Comparison| {
+            let best = |source| {
+                let values = rounds.iter().flat_map(|round| round.values(source, comparison.column));
+                values.reduce(comparison.column.better())
+            };
+            Some(best(comparison.ours)? / best(comparison.theirs)?)
+        };
+        let lines = COMPARISONS.iter().map(line).collect();
+        let best = COMPARISONS.iter().map(best_ratio).collect();
+        Self { nic, amount, lines, best, rounds }
     }
 }
 
@@ -341,18 +344,21 @@ impl Compared for Figures {
             title,
             format!(
                 "both between the same two appliances, q35 with 1 processor each, path MTU {}, in turn, booted for each of \
-                 {} rounds, latencies {} times and bandwidths {} times in each, of which the best value of each figure counts; \
+                 {} rounds, latencies {} times and bandwidths {} times in each, of which the median of each figure counts; \
                  perftest: ib_write_lat, ib_send_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
                  a round trip; a call's ratio is to the ping-pong; medians of the rounds, and the median of their ratios, \
-                 then the least and the greatest",
+                 then the least and the greatest; best: the ratio of the best values of all turns, which is not judged",
                 self.nic.mtu(),
                 self.rounds.len(),
                 self.amount.latency_turns,
                 self.amount.bandwidth_turns
             ),
-            &["figure", "LITE", "beside", "unit", "ratio", "of the rounds"],
+            &["figure", "LITE", "beside", "unit", "ratio", "of the rounds", "best"],
         );
-        self.lines.iter().for_each(|line| table.row(line.cells()));
+        for (line, best) in self.lines.iter().zip(&self.best) {
+            let [what, ours, theirs, unit, ratio, spread] = line.cells();
+            table.row([what, ours, theirs, unit, ratio, spread, maybe(*best)]);
+        }
         table
     }
 }
@@ -405,11 +411,11 @@ mod tests {
                 mb_s: rate.then_some(100.0),
             }
         };
-        let sides = |kind| {
+        let turn = |kind| {
             let perftest = AMOUNT.cells(kind, 1024).into_iter().map(of).collect();
-            Sides { lite: lite.clone(), perftest }
+            vec![Turn { lite: lite.clone(), perftest }]
         };
-        Round { latencies: sides(Kind::Latency), bandwidths: sides(Kind::Bandwidth) }
+        Round { latencies: turn(Kind::Latency), bandwidths: turn(Kind::Bandwidth) }
     }
 
     fn missed(rounds: Vec<Round>) -> Vec<String> {
@@ -436,23 +442,26 @@ mod tests {
     }
 
     #[test]
-    fn the_better_value_of_each_figure_counts() {
-        let best = |sides: fn(Round) -> Sides| {
-            let values = [(12.0, 30.0, 95.0), (13.0, 25.0, 90.0), (14.0, 31.0, 91.0)];
-            values.map(|(p50, p99, mb_s)| sides(round(p50, p99, mb_s))).into_iter().reduce(Sides::or_better)
-        };
-        let [latencies, bandwidths] = [best(|round| round.latencies), best(|round| round.bandwidths)];
-        let best = Round { latencies: latencies.unwrap(), bandwidths: bandwidths.unwrap() };
-        let of = |column| best.value(Source::Lite("read", 8), column);
-        assert_eq!((of(Column::P50), of(Column::P99)), (Some(12.0), Some(25.0)));
-        assert_eq!(best.value(Source::Lite("write_bw", 65536), Column::Bandwidth), Some(95.0));
-        assert_eq!(best.value(Source::Perftest("ib_read_lat"), Column::P99), Some(20.0));
+    fn the_median_of_the_turns_counts_and_the_best_is_printed() {
+        let mut rounds = vec![round(12.0, 30.0, 95.0)];
+        for (p50, p99, mb_s) in [(13.0, 25.0, 90.0), (5.0, 31.0, 200.0)] {
+            let Round { latencies, bandwidths } = round(p50, p99, mb_s);
+            rounds[0].latencies.extend(latencies);
+            rounds[0].bandwidths.extend(bandwidths);
+        }
+        let of = |column| rounds[0].value(Source::Lite("read", 8), column);
+        assert_eq!((of(Column::P50), of(Column::P99)), (Some(12.0), Some(30.0)));
+        let writes = rounds[0].value(Source::Lite("write_bw", 65536), Column::Bandwidth);
+        assert_eq!(writes, Some(95.0));
+        let figures = Figures::new(Nic::Cx3, AMOUNT, rounds);
+        assert_eq!(figures.best[..2], [Some(0.5), Some(1.25)]);
+        assert_eq!(figures.best[10], Some(2.0));
     }
 
     #[test]
     fn a_call_is_judged_beside_the_ping_pong() {
         let mut slow = round(10.0, 20.0, 100.0);
-        for row in slow.latencies.lite.iter_mut().filter(|row| row.what == "rpc") {
+        for row in slow.latencies[0].lite.iter_mut().filter(|row| row.what == "rpc") {
             row.p50_us = Some(25.1);
         }
         assert_eq!(missed(vec![slow]), ["cx3: 8 B call beside LITE's ping-pong, p50"]);
@@ -471,8 +480,8 @@ mod tests {
     #[test]
     fn a_figure_that_is_absent_misses_its_target() {
         let mut round = round(10.0, 20.0, 100.0);
-        round.latencies.lite.retain(|row| row.what != FETCH_ADD);
-        round.bandwidths.perftest.retain(|raw| raw.program != "ib_read_bw");
+        round.latencies[0].lite.retain(|row| row.what != FETCH_ADD);
+        round.bandwidths[0].perftest.retain(|raw| raw.program != "ib_read_bw");
         assert_eq!(missed(vec![round]), ["cx3: fetch-add, p50", "cx3: fetch-add, p99", "cx3: 64 KiB reads"]);
     }
 }
