@@ -6,6 +6,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::future::Future;
 use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::Platform;
 use spin::Mutex;
@@ -14,14 +15,20 @@ use spin::Mutex;
 #[derive(Clone)]
 pub(crate) struct Tasks {
     platform: Arc<dyn Platform>,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// True after [`Tasks::cancel`]. It changes under the lock of the state, and each poll of a task reads it.
+    cancelled: AtomicBool,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    cancelled: bool,
     next: u64,
-    /// The tasks that have not ended, each with the waker of its latest poll.
+    /// The tasks that have not ended, each with its waker.
     live: BTreeMap<u64, Option<Waker>>,
     /// The waker of the task that waits for the end of all tasks.
     ended: Option<Waker>,
@@ -56,6 +63,9 @@ impl<T> Future for Join<T> {
 struct Running<T> {
     tasks: Tasks,
     id: u64,
+    /// The waker that is among the job's. A task nearly always has the same one, so that most polls take no
+    /// lock that all tasks of the job have in common.
+    waker: Option<Waker>,
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     slot: Arc<Mutex<Slot<T>>>,
 }
@@ -72,7 +82,7 @@ impl<T> Running<T> {
             slot.waker.take()
         };
         let last = {
-            let mut state = self.tasks.state.lock();
+            let mut state = self.tasks.shared.state.lock();
             state.live.remove(&self.id);
             if state.live.is_empty() { state.ended.take() } else { None }
         };
@@ -85,13 +95,7 @@ impl<T> Future for Running<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let cancelled = {
-            let mut state = this.tasks.state.lock();
-            if let Some(waker) = state.live.get_mut(&this.id) {
-                *waker = Some(cx.waker().clone());
-            }
-            state.cancelled
-        };
+        let cancelled = this.tasks.is_cancelled(this.id, &mut this.waker, cx.waker());
         let Some(future) = &mut this.future else { return Poll::Ready(()) };
         let result = if cancelled {
             Err(JobError::Cancelled)
@@ -116,7 +120,7 @@ impl<T> Unpin for Running<T> {}
 
 impl Tasks {
     pub(crate) fn new(platform: Arc<dyn Platform>) -> Self {
-        Self { platform, state: Arc::default() }
+        Self { platform, shared: Arc::default() }
     }
 
     /// Starts a task. After the job is cancelled, the task ends at its next await.
@@ -127,13 +131,14 @@ impl Tasks {
     ) -> Join<T> {
         let slot = Arc::new(Mutex::new(Slot { result: None, waker: None }));
         let id = {
-            let mut state = self.state.lock();
+            let mut state = self.shared.state.lock();
             state.next += 1;
             let id = state.next;
             state.live.insert(id, None);
             id
         };
-        let task = Running { tasks: self.clone(), id, future: Some(Box::pin(future)), slot: slot.clone() };
+        let future: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(future);
+        let task = Running { tasks: self.clone(), id, waker: None, future: Some(future), slot: slot.clone() };
         self.platform.spawn(name, Box::pin(task));
         Join(slot)
     }
@@ -141,17 +146,32 @@ impl Tasks {
     /// Ends each task at its next await.
     pub(crate) fn cancel(&self) {
         let wakers: alloc::vec::Vec<Waker> = {
-            let mut state = self.state.lock();
-            state.cancelled = true;
+            let mut state = self.shared.state.lock();
+            self.shared.cancelled.store(true, Ordering::Release);
             state.live.values_mut().filter_map(Option::take).collect()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Returns true if the job is cancelled. If it is not, its cancellation wakes `waker` for the task `id`,
+    /// whose waker among the job's is `known`.
+    fn is_cancelled(&self, id: u64, known: &mut Option<Waker>, waker: &Waker) -> bool {
+        let shared = &*self.shared;
+        if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            return shared.cancelled.load(Ordering::Acquire);
+        }
+        *known = Some(waker.clone());
+        let mut state = shared.state.lock();
+        if let Some(listed) = state.live.get_mut(&id) {
+            *listed = Some(waker.clone());
+        }
+        shared.cancelled.load(Ordering::Acquire)
+    }
+
     /// Waits until no task is left.
     pub(crate) async fn ended(&self) {
         core::future::poll_fn(|cx| {
-            let mut state = self.state.lock();
+            let mut state = self.shared.state.lock();
             if state.live.is_empty() {
                 return Poll::Ready(());
             }
@@ -159,5 +179,51 @@ impl Tasks {
             Poll::Pending
         })
         .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::task::Wake;
+    use core::sync::atomic::AtomicUsize;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns a task that never ends by itself.
+    fn task(shared: &Arc<Shared>) -> Running<()> {
+        let tasks = Tasks {
+            platform: lite::testing::World::new(1).host(platform::IoAddr(4096), 4096),
+            shared: shared.clone(),
+        };
+        shared.state.lock().live.insert(1, None);
+        let slot = Arc::new(Mutex::new(Slot { result: None, waker: None }));
+        Running { tasks, id: 1, waker: None, future: Some(Box::pin(core::future::pending())), slot }
+    }
+
+    #[test]
+    fn cancelling_wakes_the_waker_of_the_latest_poll() {
+        let shared = Arc::<Shared>::default();
+        let mut task = task(&shared);
+        let counts = [(); 2].map(|()| Arc::<Count>::default());
+        for count in &counts {
+            for _ in 0..2 {
+                let waker = Waker::from(count.clone());
+                assert!(Pin::new(&mut task).poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+        }
+        task.tasks.cancel();
+        assert_eq!(counts.each_ref().map(|count| count.0.load(Ordering::Relaxed)), [0, 1]);
+        let waker = Waker::from(counts[1].clone());
+        assert!(Pin::new(&mut task).poll(&mut Context::from_waker(&waker)).is_ready());
+        assert!(matches!(task.slot.lock().result, Some(Err(JobError::Cancelled))));
+        assert!(shared.state.lock().live.is_empty());
     }
 }

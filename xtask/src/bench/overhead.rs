@@ -80,7 +80,7 @@ impl Amount {
     }
 }
 
-/// What a turn measures.
+/// The figures that a turn measures.
 #[derive(Clone, Copy)]
 enum Kind {
     Latency,
