@@ -20,7 +20,7 @@ pub(crate) struct Tasks {
 
 #[derive(Default)]
 struct Shared {
-    /// True after [`Tasks::cancel`]. It changes under the lock of the state, and each poll of a task reads it.
+    /// True after [`Tasks::cancel`]. It changes under the lock of the state. Each poll of a task reads it.
     cancelled: AtomicBool,
     state: Mutex<State>,
 }
