@@ -18,6 +18,7 @@ pub(crate) struct Tasks {
     shared: Arc<Shared>,
 }
 
+/// What the tasks of a job have in common.
 #[derive(Default)]
 struct Shared {
     /// True after [`Tasks::cancel`]. It changes under the lock of the state. Each poll of a task reads it.
@@ -28,7 +29,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// The tasks that have not ended, each with its waker.
+    /// The tasks that have not ended, each with its waker once it has been polled.
     live: BTreeMap<u64, Option<Waker>>,
     /// The waker of the task that waits for the end of all tasks.
     ended: Option<Waker>,
@@ -137,8 +138,8 @@ impl Tasks {
             state.live.insert(id, None);
             id
         };
-        let future: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(future);
-        let task = Running { tasks: self.clone(), id, waker: None, future: Some(future), slot: slot.clone() };
+        let (tasks, future) = (self.clone(), Box::pin(future));
+        let task = Running { tasks, id, waker: None, future: Some(future), slot: slot.clone() };
         self.platform.spawn(name, Box::pin(task));
         Join(slot)
     }

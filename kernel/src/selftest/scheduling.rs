@@ -4,7 +4,10 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::future::{Future as _, poll_fn};
+use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Poll;
 use core::time::Duration;
 use platform::Instant;
 
@@ -172,6 +175,29 @@ async fn polls_in_task() -> Result<u64, String> {
     Ok(polls)
 }
 
+/// Polls within a task that has set a timer: once the timer is due, the task must yield, however short the time
+/// since the core last looked at its timers.
+async fn timers_end_polls() -> Result<(), String> {
+    for _ in 0..SLEEPS {
+        let until = time::now() + Duration::from_micros(50);
+        let mut sleep = pin!(exec::sleep_until(until));
+        poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx).is_ready())).await;
+        loop {
+            let before = time::now();
+            if exec::poll_in_task() {
+                ensure!(before < until, "a task polled on after a timer of its core was due");
+                continue;
+            }
+            platform::yield_now().await;
+            if before >= until {
+                break;
+            }
+        }
+        sleep.await;
+    }
+    Ok(())
+}
+
 /// The number of tasks of [`takes_turns`], and of the turns of each.
 const TURNS: (u64, u64) = (3, 40);
 
@@ -206,7 +232,7 @@ async fn takes_turns() -> Result<(), String> {
 ///
 /// The test judges the number of polls, and the median time for which the task ran after a poll without
 /// another. Longer gaps are only printed: a busy host delays the virtual processor, or the thread of its
-/// timer. Before that, it judges polls by a task, and the order in which tasks take turns.
+/// timer. Before that, it judges polls by a task, their end by a timer, and the order in which tasks take turns.
 pub(super) async fn progress() -> Outcome {
     let gaps = Arc::new(IrqMutex::new(None));
     let (beat, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -220,6 +246,7 @@ pub(super) async fn progress() -> Outcome {
         exec::sleep(Duration::from_millis(1)).await;
     }
     let looks = polls_in_task().await?;
+    timers_end_polls().await?;
     takes_turns().await?;
     let before = exec::stats(0).unwrap_or_default().interrupt_polls;
     let mut now = time::now();

@@ -30,7 +30,7 @@ const LARGE: u32 = 65536;
 const ENOUGH_SAMPLES: u32 = 64;
 
 /// The amount of measurements.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy)]
 struct Amount {
     runs: u32,
     /// The number of times that the latencies of each side are measured in a round. The median of each figure
@@ -195,7 +195,7 @@ struct Round {
 }
 
 /// The figures of both sides in one turn.
-#[derive(Clone, Serialize)]
+#[derive(Serialize)]
 struct Turn {
     lite: Vec<Row>,
     perftest: Vec<Raw>,
@@ -260,18 +260,18 @@ impl Round {
         Ok(Self { latencies: measure(Kind::Latency)?, bandwidths: measure(Kind::Bandwidth)? })
     }
 
-    /// Returns the values of a figure in the turns.
-    fn values(&self, source: Source, column: Column) -> Vec<f64> {
+    /// Returns the values of a figure in the turns. A figure that is absent in one turn is absent.
+    fn values(&self, source: Source, column: Column) -> Option<Vec<f64>> {
         let turns = match column {
             Column::P50 | Column::P99 => &self.latencies,
             Column::Bandwidth => &self.bandwidths,
         };
-        turns.iter().filter_map(|turn| turn.value(source, column)).collect()
+        turns.iter().map(|turn| turn.value(source, column)).collect()
     }
 
     /// Returns the median of a figure over the turns.
     fn value(&self, source: Source, column: Column) -> Option<f64> {
-        median(self.values(source, column))
+        median(self.values(source, column)?)
     }
 }
 
@@ -297,8 +297,6 @@ fn run_perftest(pair: &mut AppliancePair, nic: Nic, amount: Amount, kind: Kind) 
 #[derive(Serialize)]
 struct Figures {
     nic: Nic,
-    #[serde(flatten)]
-    amount: Amount,
     lines: Vec<Line>,
     /// The ratio of the best values of all turns, for each line.
     best: Vec<Option<f64>>,
@@ -306,7 +304,7 @@ struct Figures {
 }
 
 impl Figures {
-    fn new(nic: Nic, amount: Amount, rounds: Vec<Round>) -> Self {
+    fn new(nic: Nic, rounds: Vec<Round>) -> Self {
         let line = |comparison: &Comparison| {
             let Comparison { what, ours, theirs, column, .. } = *comparison;
             let unit = if matches!(column, Column::Bandwidth) { "MB/s" } else { "us" };
@@ -315,14 +313,22 @@ impl Figures {
         };
         let best_ratio = |comparison: &Comparison| {
             let best = |source| {
-                let values = rounds.iter().flat_map(|round| round.values(source, comparison.column));
+                let values =
+                    rounds.iter().filter_map(|round| round.values(source, comparison.column)).flatten();
                 values.reduce(comparison.column.better())
             };
             Some(best(comparison.ours)? / best(comparison.theirs)?)
         };
         let lines = COMPARISONS.iter().map(line).collect();
         let best = COMPARISONS.iter().map(best_ratio).collect();
-        Self { nic, amount, lines, best, rounds }
+        Self { nic, lines, best, rounds }
+    }
+}
+
+impl Figures {
+    /// Returns the number of turns of one kind, which is the same in each round.
+    fn turns(&self, of: impl Fn(&Round) -> &Vec<Turn>) -> usize {
+        self.rounds.first().map_or(0, |round| of(round).len())
     }
 }
 
@@ -350,8 +356,8 @@ impl Compared for Figures {
                  then the least and the greatest; best: the ratio of the best values of all turns, which is not judged",
                 self.nic.mtu(),
                 self.rounds.len(),
-                self.amount.latency_turns,
-                self.amount.bandwidth_turns
+                self.turns(|round| &round.latencies),
+                self.turns(|round| &round.bandwidths)
             ),
             &["figure", "LITE", "beside", "unit", "ratio", "of the rounds", "best"],
         );
@@ -367,7 +373,7 @@ impl Compared for Figures {
 pub(super) fn bench(options: &Options) -> Result<()> {
     let amount = Amount::new(options);
     rounds::bench(options, amount.runs, amount.samples, |lab, (nic, device)| {
-        Ok(Figures::new(nic, amount, all_rounds(lab, (nic, device), amount)?))
+        Ok(Figures::new(nic, all_rounds(lab, (nic, device), amount)?))
     })
 }
 
@@ -419,7 +425,7 @@ mod tests {
     }
 
     fn missed(rounds: Vec<Round>) -> Vec<String> {
-        let compared = Figures::new(Nic::Cx3, AMOUNT, rounds);
+        let compared = Figures::new(Nic::Cx3, rounds);
         assert_eq!(compared.table().rows.len(), COMPARISONS.len());
         let targets = compared.targets();
         let bounded = COMPARISONS.iter().filter(|comparison| comparison.bound.is_some());
@@ -453,7 +459,7 @@ mod tests {
         assert_eq!((of(Column::P50), of(Column::P99)), (Some(12.0), Some(30.0)));
         let writes = rounds[0].value(Source::Lite("write_bw", 65536), Column::Bandwidth);
         assert_eq!(writes, Some(95.0));
-        let figures = Figures::new(Nic::Cx3, AMOUNT, rounds);
+        let figures = Figures::new(Nic::Cx3, rounds);
         assert_eq!(figures.best[..2], [Some(0.5), Some(1.25)]);
         assert_eq!(figures.best[10], Some(2.0));
     }
@@ -473,8 +479,17 @@ mod tests {
         let good = || round(10.0, 20.0, 100.0);
         assert_eq!(missed(vec![good(), bad(), good()]), [""; 0]);
         assert_eq!(missed(vec![bad(), good(), bad()]).len(), 8);
-        let ratios = Figures::new(Nic::Softroce, AMOUNT, vec![good(), bad()]).lines[0].spread();
+        let ratios = Figures::new(Nic::Softroce, vec![good(), bad()]).lines[0].spread();
         assert_eq!(ratios, "1.00 to 10.0");
+    }
+
+    #[test]
+    fn a_figure_that_is_absent_in_one_turn_misses_its_target() {
+        let mut rounds = [round(10.0, 20.0, 100.0), round(10.0, 20.0, 100.0)];
+        rounds[1].latencies[0].lite.retain(|row| row.what != FETCH_ADD);
+        let [mut whole, other] = rounds;
+        whole.latencies.extend(other.latencies);
+        assert_eq!(missed(vec![whole]), ["cx3: fetch-add, p50", "cx3: fetch-add, p99"]);
     }
 
     #[test]
