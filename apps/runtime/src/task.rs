@@ -18,7 +18,7 @@ pub(crate) struct Tasks {
     shared: Arc<Shared>,
 }
 
-/// What the tasks of a job have in common.
+/// The state that all tasks of a job share.
 #[derive(Default)]
 struct Shared {
     /// True after [`Tasks::cancel`]. It changes under the lock of the state. Each poll of a task reads it.

@@ -302,7 +302,8 @@ impl Core {
         self.next_full_turn.store(at.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Makes a full turn due at `at`, the time of a new timer, unless one is due before. Call on the core itself.
+    /// Makes a full turn due at `at`, the time of a new timer, unless one is due before. Call on the core
+    /// itself.
     pub(super) fn expect_timer(&self, at: Instant) {
         // An interrupt does not change the word, so it need not be read and written in one step.
         if !self.is_full_turn_due(at) {

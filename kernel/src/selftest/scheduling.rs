@@ -175,8 +175,8 @@ async fn polls_in_task() -> Result<u64, String> {
     Ok(polls)
 }
 
-/// Polls within a task that has set a timer: once the timer is due, the task must yield, however short the time
-/// since the core last looked at its timers.
+/// Polls within a task that has set a timer. Once the timer is due, the task must yield, even if the core has
+/// just looked at its timers.
 async fn timers_end_polls() -> Result<(), String> {
     for _ in 0..SLEEPS {
         let until = time::now() + Duration::from_micros(50);
@@ -232,7 +232,8 @@ async fn takes_turns() -> Result<(), String> {
 ///
 /// The test judges the number of polls, and the median time for which the task ran after a poll without
 /// another. Longer gaps are only printed: a busy host delays the virtual processor, or the thread of its
-/// timer. Before that, it judges polls by a task, their end by a timer, and the order in which tasks take turns.
+/// timer. Before that, it judges polls by a task, their end by a timer, and the order in which tasks take
+/// turns.
 pub(super) async fn progress() -> Outcome {
     let gaps = Arc::new(IrqMutex::new(None));
     let (beat, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
