@@ -120,34 +120,45 @@ struct Entries<'a, B> {
 }
 
 impl<'a, B: Block> Entries<'a, B> {
+    /// Returns the words of the entry at a consumer index, and the last one's value, if the card has written
+    /// it.
+    #[inline(always)]
+    fn written(&self, consumer: u32) -> Option<(&[AtomicU64], u64)> {
+        const OWNER: u64 = 0x80;
+        let end = ((consumer & (self.count - 1)) as usize + 1) * self.stride;
+        let words = self.words.get(end - WORDS..end)?;
+        let last = u64::from_be(words.last()?.load(Ordering::Acquire));
+        let lap = consumer & self.count != 0;
+        ((last & OWNER != 0) == lap).then_some((words, last))
+    }
+
     /// Returns the completion entry at a consumer index, if the card has written it.
     #[inline(always)]
     fn entry(&self, consumer: u32) -> Option<Cqe> {
-        const OWNER: u64 = 0x80;
-        let end = ((consumer & (self.count - 1)) as usize + 1) * self.stride;
-        let [first, second, third, last] = self.words.get(end - WORDS..end)? else { return None };
-        let last = u64::from_be(last.load(Ordering::Acquire));
-        let lap = consumer & self.count != 0;
+        let ([first, second, third, _], last) = self.written(consumer)? else { return None };
         let word = |word: &AtomicU64| u64::from_be(word.load(Ordering::Relaxed));
-        ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
+        Some(Cqe([word(first), word(second), word(third), last]))
     }
 
     /// Consumes entries up to the end of `out`, writes their completions there, and returns their number.
     #[inline(always)]
     fn take(&mut self, out: &mut [Completion]) -> usize {
         let mut taken = 0;
-        loop {
-            let (sends, is_empty) = self.take_sends(out.get_mut(taken..).unwrap_or_default());
-            taken += sends;
-            if is_empty || out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
-                return taken;
+        while let Some((_, last)) = self.written(self.consumer) {
+            // A receive mostly comes alone, and the loop over sends costs more than a look at one entry.
+            if Cqe([0, 0, 0, last]).is_send() {
+                let (sends, is_empty) = self.take_sends(out.get_mut(taken..).unwrap_or_default());
+                taken += sends;
+                if is_empty {
+                    break;
+                }
+            }
+            if out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
+                break;
             }
             taken += 1;
-            // A receive mostly comes alone, and the loop over sends costs more than a look at one entry.
-            if self.entry(self.consumer).is_none() {
-                return taken;
-            }
         }
+        taken
     }
 
     /// Consumes the next entries as long as they are of successful send work of the last queue pair. This is
@@ -324,7 +335,7 @@ impl<B: Block> Cq<B> {
     #[inline]
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
         // A waiting core finds nothing most of the time, and then looks at one word only.
-        if self.backlog.is_empty() && self.entries().entry(self.consumer).is_none() {
+        if self.backlog.is_empty() && self.entries().written(self.consumer).is_none() {
             return 0;
         }
         let before = if self.backlog.is_empty() { 0 } else { self.take_backlog(out) };
