@@ -11,9 +11,11 @@ use core::time::Duration;
 use platform::Instant;
 use spin::Once;
 
+use super::attention::Attention;
+use super::idle::{Idle, max_spin};
 use super::poller_list::{PollerList, Which};
 use super::sleep::Timers;
-use super::{POLL_INTERVAL, Poller};
+use super::{LONG_RUN, POLL_INTERVAL, Poller};
 use crate::arch::{self, apic, interrupts, percpu};
 use crate::sync::IrqMutex;
 use crate::time;
@@ -22,10 +24,11 @@ use crate::time;
 const SHORTEST_TICK: Duration = Duration::from_micros(50);
 
 /// Metadata of a task.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Meta {
     /// The name, for diagnostics.
     pub name: &'static str,
+    pub(super) attention: Attention,
 }
 
 /// A task that is ready to run.
@@ -39,6 +42,17 @@ pub(super) enum Activity {
     Loop = 0,
     /// The core runs a task.
     Task = 1,
+}
+
+/// The reason for which a task pays no more attention.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Attended {
+    /// The task has been woken.
+    Woken,
+    /// The main loop must do its other work. The task goes on afterwards.
+    MustTurn,
+    /// Another task is ready, or the core has spun for long enough.
+    MustSleep,
 }
 
 /// A core's part of the executor, in cache lines that have nothing of another core.
@@ -63,6 +77,7 @@ pub(super) struct Core {
     /// core itself uses it.
     next_full_turn: AtomicU64,
     pollers: UnsafeCell<PollerList>,
+    idle: Idle,
     new_pollers: IrqMutex<PollerList>,
     has_new_pollers: AtomicBool,
     current: AtomicPtr<Meta>,
@@ -73,7 +88,8 @@ pub(super) struct Core {
     pub interrupt_polls: AtomicU64,
 }
 
-// SAFETY: only the core itself accesses `pollers` (see `poll`); all other fields are locked or atomic.
+// SAFETY: only the core itself accesses `pollers` (see `poll`), and `idle` outside of interrupts; all other
+// fields are locked or atomic.
 unsafe impl Sync for Core {}
 // SAFETY: pollers are `Send`.
 unsafe impl Send for Core {}
@@ -96,6 +112,7 @@ pub(super) fn install(cpu: usize) {
                 timers: IrqMutex::new(Timers::new()),
                 next_full_turn: AtomicU64::new(0),
                 pollers: UnsafeCell::new(PollerList::new()),
+                idle: Idle::new(),
                 new_pollers: IrqMutex::new(PollerList::new()),
                 has_new_pollers: AtomicBool::new(false),
                 current: AtomicPtr::new(core::ptr::null_mut()),
@@ -292,6 +309,65 @@ impl Core {
         !worked && self.ready() == 0
     }
 
+    /// Spins within a task that waits: calls the urgent pollers until `is_woken`, or until something else
+    /// needs the core. `resumes`: the spin goes on after a turn of the main loop.
+    ///
+    /// # Safety
+    /// Call on this core, in a task that no poller and no other task has called.
+    pub(super) unsafe fn attend(&self, resumes: bool, is_woken: impl Fn() -> bool) -> Attended {
+        let mut now = time::now();
+        if !resumes {
+            if self.has_run_long(now) {
+                return Attended::MustTurn;
+            }
+            self.idle.begin(now);
+        }
+        // Interrupts leave the pollers alone meanwhile, as they do in the main loop.
+        self.state.store(Activity::Loop as u8, Ordering::Release);
+        let end = loop {
+            if self.is_full_turn_due(now) {
+                break Attended::MustTurn;
+            }
+            self.count_round();
+            // SAFETY: the main loop is in `run`, where it uses no poller, and interrupts find no task.
+            let worked = unsafe { self.poll(now, Which::Urgent) };
+            if is_woken() {
+                break Attended::Woken;
+            }
+            let from = now;
+            now = time::now();
+            if worked {
+                self.idle.begin(now);
+            } else {
+                self.idle.after_turn(from, now);
+            }
+            if self.ready() > 0 || !self.idle.lasts(now) {
+                break Attended::MustSleep;
+            }
+            self.idle.pause();
+        };
+        self.state.store(Activity::Task as u8, Ordering::Release);
+        // A timer that fired before has not been set again.
+        self.ensure_tick(now);
+        end
+    }
+
+    /// Notes that a task works.
+    pub(super) fn note_work(&self) {
+        self.idle.note_work();
+    }
+
+    /// Counts an iteration of a loop that polls.
+    pub(super) fn count_round(&self) {
+        // Only this core writes the counter, so no locked instruction is needed.
+        self.rounds.store(self.rounds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Returns true if a task of this core that ends its run at `now` has computed for long.
+    pub(super) fn has_run_long(&self, now: Instant) -> bool {
+        now >= self.last_poll() + LONG_RUN
+    }
+
     /// Returns true if the main loop must call all pollers and wake timers.
     pub(super) fn is_full_turn_due(&self, now: Instant) -> bool {
         now.as_nanos() >= self.next_full_turn.load(Ordering::Relaxed)
@@ -316,13 +392,20 @@ impl Core {
         self.timers.lock().next()
     }
 
-    /// Returns true if the core has pollers.
+    /// Adapts the spin to a halt that has ended at `now`, and begins another.
     ///
     /// # Safety
     /// Call on this core, in its main loop outside of tasks and polls.
-    pub(super) unsafe fn has_pollers(&self) -> bool {
+    pub(super) unsafe fn after_halt(&self, now: Instant, halted: Duration) {
         // SAFETY: the caller's promise.
-        !unsafe { (*self.pollers.get()).is_empty() }
+        let has_pollers = !unsafe { (*self.pollers.get()).is_empty() };
+        self.idle.after_halt(now, halted, max_spin(has_pollers));
+        self.idle.begin(now);
+    }
+
+    /// Returns the spin of the core. Only the core uses it.
+    pub(super) fn idle(&self) -> &Idle {
+        &self.idle
     }
 
     /// Returns the earliest deadline of a timer or poller.

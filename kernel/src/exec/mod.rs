@@ -10,7 +10,7 @@
 //! ```text
 //! loop:
 //!     poll the RNIC and LITE
-//!     every 100 us: poll the others, wake due timers
+//!     every 300 us: poll the others, wake due timers
 //!     run up to 16 ready tasks
 //!     if there was work, or the spin goes on: continue
 //!     arm the pollers, set `sleeping`
@@ -23,28 +23,36 @@
 //! A core that makes a task of another core ready pushes it to that core's queue and, if `sleeping` is set,
 //! sends an interrupt.
 
+mod attention;
 mod core_state;
+mod idle;
 mod main_loop;
 mod poller_list;
 mod sleep;
 
 use alloc::boxed::Box;
-use core::future::Future;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
 use core::sync::atomic::Ordering;
+use core::task::{Context, Poll};
 use core::time::Duration;
 use platform::Instant;
 
 use crate::arch::{self, percpu};
 use crate::time;
+use attention::Attention;
 use core_state::{Activity, Core, Runnable};
 use poller_list::Which;
 
 pub(crate) use core_state::Meta;
-pub(crate) use main_loop::{run, set_max_spin};
+pub(crate) use idle::set_max_spin;
+pub(crate) use main_loop::run;
 pub(crate) use sleep::{sleep, sleep_until};
 
 /// A task that runs this long without a poll is interrupted for one.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// A task that runs this long without a poll computes, so its core has used much memory.
+const LONG_RUN: Duration = Duration::from_micros(250);
 /// The longest time for which a spinning core calls only the urgent pollers. A timer that is due ends it.
 pub(crate) const FULL_TURN: Duration = Duration::from_micros(300);
 /// The time in one interrupt after which no further round of polls begins. A running round finishes.
@@ -143,8 +151,12 @@ where
     core.admit();
     let counted = Counted { core, future };
     let schedule = move |runnable: Runnable| core.push(cpu, runnable);
-    let (runnable, task) =
-        async_task::Builder::new().metadata(Meta { name }).spawn(move |_| counted.run(), schedule);
+    let meta = Meta { name, attention: Attention::new() };
+    let run = |meta: &Meta| {
+        // SAFETY: the metadata is in the same allocation as the task, and outlasts its future.
+        counted.run(unsafe { &*core::ptr::from_ref(&meta.attention) })
+    };
+    let (runnable, task) = async_task::Builder::new().metadata(meta).spawn(run, schedule);
     runnable.schedule();
     task
 }
@@ -169,7 +181,7 @@ struct Counted<F> {
 }
 
 impl<F: Future> Counted<F> {
-    async fn run(self) -> F::Output {
+    async fn run(self, attention: &'static Attention) -> F::Output {
         struct Leave(&'static Core);
         impl Drop for Leave {
             fn drop(&mut self) {
@@ -177,7 +189,21 @@ impl<F: Future> Counted<F> {
             }
         }
         let _leave = Leave(self.core);
-        self.future.await
+        let mut future = pin!(self.future);
+        let (core, mut output) = (self.core, None);
+        poll_fn(|cx| {
+            let mut poll = |cx: &mut Context<'_>| match future.as_mut().poll(cx) {
+                Poll::Ready(ended) => {
+                    output = Some(ended);
+                    true
+                }
+                Poll::Pending => false,
+            };
+            // SAFETY: this is a run of the task that the metadata belongs to, and the task stays on its core.
+            unsafe { attention.poll(core, cx, &mut poll) }
+        })
+        .await;
+        output.expect("the future has ended")
     }
 }
 

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::future::{Future as _, poll_fn};
 use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::task::Poll;
+use core::task::{Poll, Waker};
 use core::time::Duration;
 use platform::Instant;
 
@@ -22,9 +22,54 @@ use crate::time;
 /// hundred times as many.
 const IDLE_ROUNDS_PER_SECOND: u64 = 1_000;
 
-/// Sleeps, and counts the iterations of each core's main loop meanwhile. The time that processors were halted
-/// and the lateness of wake-ups are printed but not judged, because a busy host changes both.
+/// The number of times that each of two tasks passes the token in [`pass_tokens`].
+const PASSES: u64 = 5_000;
+
+/// A token of two tasks, which belongs to one of them in turn, and the wakers of those that wait for it.
+#[derive(Default)]
+struct Token {
+    passes: u64,
+    waiting: [Option<Waker>; 2],
+}
+
+/// Waits for the token and passes it on, [`PASSES`] times.
+async fn pass_token(token: Arc<IrqMutex<Token>>, side: usize) {
+    for _ in 0..PASSES {
+        let other = poll_fn(|cx| {
+            let mut token = token.lock();
+            if token.passes % 2 != side as u64 {
+                token.waiting[side] = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            token.passes += 1;
+            Poll::Ready(token.waiting[1 - side].take())
+        });
+        if let Some(other) = other.await {
+            other.wake();
+        }
+    }
+}
+
+/// Lets a task of core 0 and a task of each core pass a token to each other. A task that waits is attentive
+/// if its core has nothing else to do, and asleep otherwise; a lost wake-up in either state would keep the
+/// test from its end.
+async fn pass_tokens() -> Result<(), String> {
+    for cpu in 0..percpu::count() {
+        let token = Arc::new(IrqMutex::new(Token::default()));
+        let other = exec::spawn_on(cpu, "token", pass_token(token.clone(), 1));
+        exec::spawn_on(0, "token", pass_token(token.clone(), 0)).await;
+        other.await;
+        let passes = token.lock().passes;
+        ensure!(passes == 2 * PASSES, "a token was passed {passes} times to and from core {cpu}");
+    }
+    Ok(())
+}
+
+/// Passes tokens, then sleeps, and counts the iterations of each core's main loop meanwhile. The time that
+/// processors were halted and the lateness of wake-ups are printed but not judged, because a busy host
+/// changes both.
 pub(super) async fn idle() -> Outcome {
+    pass_tokens().await?;
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
     let mut late: Vec<u64> = Vec::new();
     for _ in 0..300 {
