@@ -357,6 +357,12 @@ pub trait Rnic: Send + Sync {
     /// whether there was work.
     fn progress(&self, now: Instant, budget: usize) -> bool;
 
+    /// Returns true if the RNIC carries out work and completes it without `progress`, which then only takes
+    /// rare events. A processor that waits for completions need not call it all the time.
+    fn works_alone(&self) -> bool {
+        false
+    }
+
     /// Returns the time by which `progress` must be called even if nothing arrives.
     fn next_deadline(&self) -> Option<Instant>;
 

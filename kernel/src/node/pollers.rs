@@ -58,7 +58,8 @@ impl Poller for RnicPoller {
     }
 
     fn is_urgent(&self) -> bool {
-        true
+        // The pollers of LITE take the completions of a card.
+        !self.0.works_alone()
     }
 
     fn wakes_tasks(&self) -> bool {

@@ -257,6 +257,10 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         }
     }
 
+    fn works_alone(&self) -> bool {
+        true
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         Some(self.health.next_poll())
     }
