@@ -13,28 +13,34 @@ impl Lite {
         clippy::manual_async_fn,
         reason = "an async fn moves its arguments before it begins, a block uses them where they lie"
     )]
-    fn call_to(
-        &self,
+    fn call_to<'a>(
+        &'a self,
         node: NodeId,
         function: FunctionId,
-        data: &[u8],
-        target: &mut ReplyTarget<'_>,
-    ) -> impl Future<Output = Result<usize, Error>> + Send {
+        data: &'a [u8],
+        mut target: ReplyTarget<'a>,
+    ) -> impl Future<Output = Result<usize, Error>> + Send + 'a {
         async move {
             if function >= INTERNAL {
                 return Err(Error::Permission);
             }
-            let deadline = self.deadline();
-            let (_ticket, deadline) = if self.by.class.is_rated(&self.by.local.qos) {
-                let class = &self.by.class;
-                let (ticket, later) = self.node.admit(class, data.len() as u64, deadline, false).await?;
-                (Some(ticket), later)
-            } else {
-                (None, deadline)
-            };
-            let request = RawRequest { whom: Whom::Node(node), function, data, deadline };
-            self.node.rpc.call(&request, target).await
+            let request = RawRequest { whom: Whom::Node(node), function, data, deadline: self.deadline() };
+            if self.by.class.is_rated(&self.by.local.qos) {
+                return self.call_rated(request, &mut target).await;
+            }
+            self.node.rpc.call(&request, &mut target).await
         }
+    }
+
+    /// Makes a call of an application whose rate is limited.
+    async fn call_rated(
+        &self,
+        request: RawRequest<'_>,
+        target: &mut ReplyTarget<'_>,
+    ) -> Result<usize, Error> {
+        let len = request.data.len() as u64;
+        let (_ticket, deadline) = self.node.admit(&self.by.class, len, request.deadline, false).await?;
+        self.node.rpc.call(&RawRequest { deadline, ..request }, target).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and returns the reply.
@@ -66,8 +72,8 @@ impl Lite {
         max_reply: usize,
     ) -> Result<Vec<u8>, Error> {
         let mut reply = Vec::new();
-        let mut target = ReplyTarget::Vec { into: &mut reply, max: max_reply };
-        self.call_to(node, f, request, &mut target).await?;
+        let target = ReplyTarget::Vec { into: &mut reply, max: max_reply };
+        self.call_to(node, f, request, target).await?;
         Ok(reply)
     }
 
@@ -84,18 +90,14 @@ impl Lite {
     /// # Ok(())
     /// # }
     /// ```
-    #[allow(
-        clippy::manual_async_fn,
-        reason = "an async fn moves its arguments before it begins, a block uses them where they lie"
-    )]
-    pub fn call_into(
-        &self,
+    pub fn call_into<'a>(
+        &'a self,
         node: NodeId,
         f: FunctionId,
-        request: &[u8],
-        reply: &mut [u8],
-    ) -> impl Future<Output = Result<usize, Error>> + Send {
-        async move { self.call_to(node, f, request, &mut ReplyTarget::Slice(reply)).await }
+        request: &'a [u8],
+        reply: &'a mut [u8],
+    ) -> impl Future<Output = Result<usize, Error>> + Send + 'a {
+        self.call_to(node, f, request, ReplyTarget::Slice(reply))
     }
 
     /// Calls function `f` of each of `nodes` with the same request, all at once, and returns each node's
@@ -132,7 +134,7 @@ impl Lite {
     /// error: it is not.
     pub async fn send(&self, node: NodeId, port: FunctionId, message: &[u8]) -> Result<(), Error> {
         self.node.counters.sends.add(1);
-        self.call_to(node, port, message, &mut ReplyTarget::Nowhere).await.map(drop)
+        self.call_to(node, port, message, ReplyTarget::Nowhere).await.map(drop)
     }
 
     /// Registers function `f` of this node, for callers on all nodes. Any number of tasks may

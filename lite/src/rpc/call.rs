@@ -103,7 +103,11 @@ impl Record {
     /// enough memory.
     #[inline(always)]
     pub(crate) fn try_resize(&mut self, len: usize) -> bool {
-        let has_room = self.request.try_reserve(len.saturating_sub(self.request.len())).is_ok();
+        if len <= self.request.len() {
+            self.request.truncate(len);
+            return true;
+        }
+        let has_room = self.request.try_reserve(len - self.request.len()).is_ok();
         if has_room {
             self.request.resize(len, 0);
         }
@@ -237,8 +241,15 @@ impl Call {
 
     /// Returns the sender of a one-way message, which must be told that the message has arrived. The charge
     /// of the message lasts on.
+    #[inline(always)]
     pub(crate) fn accepted(&mut self) -> Option<ReplyTo> {
-        if !self.is_one_way() || self.is_remote() {
+        if self.is_one_way() { self.accepted_message() } else { None }
+    }
+
+    /// Does the work of [`accepted`](Self::accepted) for a one-way message.
+    #[inline(never)]
+    fn accepted_message(&mut self) -> Option<ReplyTo> {
+        if self.is_remote() {
             return None;
         }
         let mut to = self.take_to();
@@ -253,36 +264,49 @@ impl Call {
     /// # Errors
     /// `TooLarge` if the caller accepts less (the caller is told so), `Unknown` if the connection has
     /// ended.
-    pub async fn reply(mut self, data: &[u8]) -> Result<(), Error> {
+    pub async fn reply(self, data: &[u8]) -> Result<(), Error> {
+        if self.fits_slot(data) { self.reply_now(data) } else { self.reply_long(data).await }
+    }
+
+    /// Does the work of [`reply`](Self::reply) for a reply that does not fit the slot, or that nobody waits
+    /// for.
+    pub(crate) async fn reply_long(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;
         let Some(max) = self.to().map(ReplyTo::max) else { return Ok(()) };
         if len > max {
             self.refuse(None, ReplyStatus::ReplyTooLarge, max);
             return Err(Error::TooLarge { max });
         }
-        if let Some(ReplyTo::There(to)) = self.to()
-            && data.len() > Channel::longest_in_slot(&to.caller.channel.remote)
-        {
-            if to.pieces.is_empty() {
-                return Err(Error::TooLarge { max });
-            }
-            let mut left = data;
-            for piece in &to.pieces {
-                let (now, rest) = left.split_at(left.len().min(piece.len as usize));
-                // If this is dropped midway, dropping `self` tells the caller that there is no reply, after
-                // everything on the wire.
-                let data = Data::Write(now);
-                to.caller.transfer(piece.addr, data).await?;
-                left = rest;
-            }
-            let Some(ReplyTo::There(to)) = self.take_to() else { return Ok(()) };
-            return to.send(ReplyStatus::InBuffer, len, &[]);
+        let Some(ReplyTo::There(to)) = self.to().filter(|to| to.has_pieces()) else {
+            return Err(Error::TooLarge { max });
+        };
+        let mut left = data;
+        for piece in &to.pieces {
+            let (now, rest) = left.split_at(left.len().min(piece.len as usize));
+            // If this is dropped midway, dropping `self` tells the caller that there is no reply, after
+            // everything on the wire.
+            let data = Data::Write(now);
+            to.caller.transfer(piece.addr, data).await?;
+            left = rest;
         }
-        self.reply_now(data)
+        let Some(ReplyTo::There(to)) = self.take_to() else { return Ok(()) };
+        to.send(ReplyStatus::InBuffer, len, &[])
+    }
+
+    /// Returns true if the caller accepts a reply of `data` in its slot, or as it is on this node.
+    #[inline(always)]
+    pub(crate) fn fits_slot(&self, data: &[u8]) -> bool {
+        self.to().is_some_and(|to| {
+            let slot = match to {
+                ReplyTo::Here { .. } => usize::MAX,
+                ReplyTo::There(to) => Channel::longest_in_slot(&to.caller.channel.remote),
+            };
+            data.len() <= slot && data.len() as u64 <= to.max()
+        })
     }
 
     /// Replies without waiting; `data` must fit a slot, whose least size is 256 bytes.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn reply_now(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;
         let sent = match self.to() {
@@ -333,6 +357,11 @@ impl ReplyTo {
             Self::Here { max, .. } => *max as u64,
             Self::There(to) => to.max,
         }
+    }
+
+    /// Returns true if the caller has memory for a reply that is too long for the slot.
+    fn has_pieces(&self) -> bool {
+        matches!(self, Self::There(to) if !to.pieces.is_empty())
     }
 
     pub(crate) fn answer(self, status: ReplyStatus, len: u64) {

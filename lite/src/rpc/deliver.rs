@@ -91,40 +91,42 @@ impl Caller {
         {
             return Err(Violation);
         }
-        let mut to = RemoteReply {
+        let to = |charge| RemoteReply {
             caller: self.clone(),
             slot: u32::from(header.slot),
             call: header.call,
             max: header.max_reply,
             pieces: to_reply,
-            charge: 0,
+            charge,
         };
         let refuse = |to, status, len| {
             ReplyTo::There(to).answer(status, len);
             Ok(credit)
         };
         let service = services.get(&node.services, header.function).filter(|s| s.takes(header.one_way));
-        let Some(service) = service else { return refuse(to, ReplyStatus::NoSuchFunction, 0) };
+        let Some(service) = service else { return refuse(to(0), ReplyStatus::NoSuchFunction, 0) };
         if header.len > service.max_request() as u64 {
-            return refuse(to, ReplyStatus::RequestTooLarge, service.max_request() as u64);
+            return refuse(to(0), ReplyStatus::RequestTooLarge, service.max_request() as u64);
         }
         let here = if requested.is_empty() { header.len as usize } else { 0 };
         // LITE's internal calls are few, and overtake those of applications.
+        let mut charge = 0;
         if header.function < super::internal::INTERNAL {
             match rpc.charge(here + header.pieces_len(), node.local.config.backlog as usize) {
-                Some(bytes) => to.charge = bytes,
-                None => return refuse(to, ReplyStatus::Busy, 0),
+                Some(bytes) => charge = bytes,
+                None => return refuse(to(0), ReplyStatus::Busy, 0),
             }
         }
         let mut record = match service.reserve(here) {
             Ok(record) => record,
-            Err(status) => return refuse(to, status, here as u64),
+            Err(status) => return refuse(to(charge), status, here as u64),
         };
         if ring.read(behind + header.pieces_len() as u64, &mut record.request).is_err() {
             service.unreserve();
+            rpc.discharge(charge);
             return Err(Violation);
         }
-        let call = Call::there(record, to, requested, header.one_way);
+        let call = Call::there(record, to(charge), requested, header.one_way);
         service.enqueue(call);
         Ok(credit)
     }

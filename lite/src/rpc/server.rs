@@ -120,10 +120,22 @@ impl RpcServer {
 
     /// Replies to `call`, then receives the next request. The departure of the caller is no error. If the
     /// reply is too large for the caller, this fails and receives nothing.
-    pub async fn reply_and_receive(&self, call: Call, reply: &[u8]) -> Result<Call, Error> {
-        match call.reply(reply).await {
-            Err(too_large @ Error::TooLarge { .. }) => Err(too_large),
-            _ => self.0.receive().await,
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn moves its arguments before it begins, a block uses them where they lie"
+    )]
+    pub fn reply_and_receive<'a>(
+        &'a self,
+        call: Call,
+        reply: &'a [u8],
+    ) -> impl Future<Output = Result<Call, Error>> + Send + 'a {
+        async move {
+            if call.fits_slot(reply) {
+                let _departed = call.reply_now(reply);
+            } else if let Err(too_large @ Error::TooLarge { .. }) = call.reply_long(reply).await {
+                return Err(too_large);
+            }
+            self.0.receive().await
         }
     }
 

@@ -300,6 +300,8 @@ struct Functions {
 pub(crate) struct KnownServices {
     version: u64,
     services: BTreeMap<FunctionId, Arc<Service>>,
+    /// The function of the last request, which mostly is that of the next one.
+    recent: Option<(FunctionId, Arc<Service>)>,
 }
 
 impl KnownServices {
@@ -309,13 +311,24 @@ impl KnownServices {
         if table.version.load(Ordering::Acquire) != self.version {
             self.renew(table);
         }
-        self.services.get(&function)
+        if self.recent.as_ref().is_none_or(|(recent, _)| *recent != function) {
+            self.find(function);
+        }
+        self.recent.as_ref().filter(|(recent, _)| *recent == function).map(|(_, service)| service)
+    }
+
+    /// Notes the function as the recent one, if it exists.
+    #[inline(never)]
+    fn find(&mut self, function: FunctionId) {
+        if let Some(service) = self.services.get(&function) {
+            self.recent = Some((function, service.clone()));
+        }
     }
 
     #[cold]
     fn renew(&mut self, table: &ServiceTable) {
         let functions = table.functions.lock();
-        let former = core::mem::replace(&mut self.services, functions.services.clone());
+        let former = (core::mem::replace(&mut self.services, functions.services.clone()), self.recent.take());
         self.version = table.version.load(Ordering::Relaxed);
         drop(functions);
         drop(former);
