@@ -1,7 +1,6 @@
 //! Tasks that stay attentive: while a task waits and its core has nothing else to do, the run of the task
 //! goes on with polls of the RNIC and LITE. The event that it waits for then finds it at hand, without the
-//! run queue, the main loop, and the start of another run. They cost some 250 instructions, as much as LITE's
-//! share of a short operation.
+//! run queue, the main loop, and the start of another run.
 //!
 //! Such a task has a waker of its own, which only notes the wake-up while the task is attentive. So each
 //! wake-up is seen, whichever core it comes from.

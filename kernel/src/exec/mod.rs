@@ -1,11 +1,11 @@
 //! The executor, one on each core: cooperative async tasks that stay on their core, pollers, and timers.
 //!
 //! The main loop polls, runs ready tasks, spins for a bounded adaptive time, then arms interrupts and halts.
-//! Most turns of the loop are quick: they call only the urgent pollers (LITE, and an RNIC in software), because
-//! each lock and each reading of the clock in a turn delays the completion for which a task waits. A task that
-//! waits goes on with such turns in its own run ([`attention`]). Progress does not wait for a task: if a task
-//! has run for [`POLL_INTERVAL`] without a poll, the next interrupt (the timer's at the latest) runs the core's
-//! pollers in interrupt context, for at most [`INTERRUPT_POLL_LIMIT`].
+//! Most turns of the loop are quick: they call only the urgent pollers (LITE, and an RNIC in software),
+//! because each lock and each reading of the clock in a turn delays the completion for which a task waits. A
+//! task that waits goes on with such turns in its own run ([`attention`]). Progress does not wait for a
+//! task: if a task has run for [`POLL_INTERVAL`] without a poll, the next interrupt (the timer's at the
+//! latest) runs the core's pollers in interrupt context, for at most [`INTERRUPT_POLL_LIMIT`].
 //!
 //! ```text
 //! loop:
