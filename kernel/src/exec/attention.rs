@@ -15,21 +15,24 @@ use super::core_state::{Attended, Core};
 use crate::time;
 
 /// The states of a task.
-mod state {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum State {
     /// The task is being polled, or has not been polled yet.
-    pub(super) const RUNNING: u8 = 0;
+    Running = 0,
     /// The task waits, and looks for its wake-up by itself.
-    pub(super) const ATTENTIVE: u8 = 1;
+    Attentive = 1,
     /// The task waits, and must be made ready by a wake-up.
-    pub(super) const ASLEEP: u8 = 2;
+    Asleep = 2,
     /// The task has been woken.
-    pub(super) const WOKEN: u8 = 3;
+    Woken = 3,
 }
 
 /// The part of a task by which it is woken. It is a part of the task's metadata, which exists as long as
 /// there is a waker.
 #[derive(Debug)]
 pub(super) struct Attention {
+    /// A [`State`].
     state: AtomicU8,
     /// The waker that makes the task ready. It does not count as a reference.
     task: Once<TaskWaker>,
@@ -51,7 +54,7 @@ static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, dr
 
 impl Attention {
     pub(super) const fn new() -> Self {
-        Self { state: AtomicU8::new(state::RUNNING), task: Once::new() }
+        Self { state: AtomicU8::new(State::Running as u8), task: Once::new() }
     }
 
     /// Polls the task of core `core` by `poll`, whenever it has been woken, and pays attention for as long
@@ -72,11 +75,11 @@ impl Attention {
         // The executor's reference to the task lasts for this run.
         // SAFETY: the functions of the table expect an `Attention`, and this one lasts as long as the task.
         let waker = ManuallyDrop::new(unsafe { Waker::new((&raw const *self).cast(), &VTABLE) });
-        let mut resumes = self.state.load(Ordering::Relaxed) == state::ATTENTIVE;
+        let mut resumes = self.is(State::Attentive);
         loop {
             let polled = core.last_poll();
             if !resumes {
-                self.state.swap(state::RUNNING, Ordering::Acquire);
+                self.state.swap(State::Running as u8, Ordering::Acquire);
                 if poll(&mut Context::from_waker(&waker)) {
                     return Poll::Ready(());
                 }
@@ -105,8 +108,8 @@ impl Attention {
     unsafe fn wait(&self, core: &Core, cx: &Context<'_>, resumes: bool, polled: Instant) -> Poll<()> {
         let is_alone = core.ready() == 0;
         if !resumes {
-            core.note_work();
-            if !self.enter(state::RUNNING, if is_alone { state::ATTENTIVE } else { state::ASLEEP }) {
+            core.idle().note_work();
+            if !self.enter(State::Running, if is_alone { State::Attentive } else { State::Asleep }) {
                 // The task yields, or an event has come meanwhile. If it has polled in vain, a turn of the
                 // main loop would only poll once more.
                 if is_alone && core.last_poll() > polled && !core.is_full_turn_due(time::now()) {
@@ -119,13 +122,12 @@ impl Attention {
                 return Poll::Pending;
             }
         }
-        let is_woken = || self.state.load(Ordering::Relaxed) == state::WOKEN;
         // SAFETY: the caller's promise.
-        match unsafe { core.attend(resumes, is_woken) } {
+        match unsafe { core.attend(resumes, || self.is(State::Woken)) } {
             Attended::Woken => return Poll::Ready(()),
             Attended::MustTurn => cx.waker().wake_by_ref(),
             Attended::MustSleep => {
-                if !self.enter(state::ATTENTIVE, state::ASLEEP) {
+                if !self.enter(State::Attentive, State::Asleep) {
                     cx.waker().wake_by_ref();
                 }
             }
@@ -133,9 +135,13 @@ impl Attention {
         Poll::Pending
     }
 
+    fn is(&self, state: State) -> bool {
+        self.state.load(Ordering::Relaxed) == state as u8
+    }
+
     /// Changes the state from `from` to `to`. Returns false if the task has been woken.
-    fn enter(&self, from: u8, to: u8) -> bool {
-        self.state.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed).is_ok()
+    fn enter(&self, from: State, to: State) -> bool {
+        self.state.compare_exchange(from as u8, to as u8, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Returns the waker that makes the task ready. Dropping it would return a reference that this is not.
@@ -146,7 +152,7 @@ impl Attention {
     }
 
     fn wake(&self) {
-        if self.state.swap(state::WOKEN, Ordering::AcqRel) == state::ASLEEP {
+        if self.state.swap(State::Woken as u8, Ordering::AcqRel) == State::Asleep as u8 {
             self.task().wake_by_ref();
         }
     }

@@ -28,6 +28,7 @@ const SHORTEST_TICK: Duration = Duration::from_micros(50);
 pub(crate) struct Meta {
     /// The name, for diagnostics.
     pub name: &'static str,
+    /// The part by which the task is woken.
     pub(super) attention: Attention,
 }
 
@@ -294,17 +295,12 @@ impl Core {
     /// # Safety
     /// Call on this core, in a task that no poller and no other task has called.
     pub(super) unsafe fn poll_in_task(&self) -> bool {
-        let now = time::now();
+        let mut now = time::now();
         if self.ready() > 0 || self.is_full_turn_due(now) {
             return false;
         }
-        // Interrupts leave the pollers alone meanwhile, as they do in the main loop.
-        self.state.store(Activity::Loop as u8, Ordering::Release);
         // SAFETY: the main loop is in `run`, where it uses no poller, and interrupts find no task.
-        let worked = unsafe { self.poll(now, Which::InTask) };
-        self.state.store(Activity::Task as u8, Ordering::Release);
-        // A timer that fired before has not been set again.
-        self.ensure_tick(now);
+        let worked = self.outside_of_task(&mut now, |now| unsafe { self.poll(*now, Which::InTask) });
         // The pollers may have woken this task, which is not among the ready ones while it runs.
         !worked && self.ready() == 0
     }
@@ -322,39 +318,41 @@ impl Core {
             }
             self.idle.begin(now);
         }
-        // Interrupts leave the pollers alone meanwhile, as they do in the main loop.
-        self.state.store(Activity::Loop as u8, Ordering::Release);
-        let end = loop {
-            if self.is_full_turn_due(now) {
-                break Attended::MustTurn;
+        self.outside_of_task(&mut now, |now| {
+            loop {
+                if self.is_full_turn_due(*now) {
+                    return Attended::MustTurn;
+                }
+                self.count_round();
+                // SAFETY: the main loop is in `run`, where it uses no poller, and interrupts find no task.
+                let worked = unsafe { self.poll(*now, Which::Urgent) };
+                if is_woken() {
+                    return Attended::Woken;
+                }
+                let from = core::mem::replace(now, time::now());
+                if worked {
+                    self.idle.begin(*now);
+                } else {
+                    self.idle.after_turn(from, *now);
+                }
+                if self.ready() > 0 || !self.idle.lasts(*now) {
+                    return Attended::MustSleep;
+                }
+                self.idle.pause();
             }
-            self.count_round();
-            // SAFETY: the main loop is in `run`, where it uses no poller, and interrupts find no task.
-            let worked = unsafe { self.poll(now, Which::Urgent) };
-            if is_woken() {
-                break Attended::Woken;
-            }
-            let from = now;
-            now = time::now();
-            if worked {
-                self.idle.begin(now);
-            } else {
-                self.idle.after_turn(from, now);
-            }
-            if self.ready() > 0 || !self.idle.lasts(now) {
-                break Attended::MustSleep;
-            }
-            self.idle.pause();
-        };
-        self.state.store(Activity::Task as u8, Ordering::Release);
-        // A timer that fired before has not been set again.
-        self.ensure_tick(now);
-        end
+        })
     }
 
-    /// Notes that a task works.
-    pub(super) fn note_work(&self) {
-        self.idle.note_work();
+    /// Calls `polls` within a task, as if the core were in its main loop: interrupts leave the pollers alone
+    /// meanwhile. `now` is the time, which `polls` may advance.
+    #[inline(always)]
+    fn outside_of_task<T>(&self, now: &mut Instant, polls: impl FnOnce(&mut Instant) -> T) -> T {
+        self.state.store(Activity::Loop as u8, Ordering::Release);
+        let result = polls(now);
+        self.state.store(Activity::Task as u8, Ordering::Release);
+        // A timer that fired before has not been set again.
+        self.ensure_tick(*now);
+        result
     }
 
     /// Counts an iteration of a loop that polls.

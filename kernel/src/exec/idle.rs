@@ -52,16 +52,21 @@ pub(super) struct Idle {
     modest: Cell<Duration>,
     /// True if a task has worked since the last spin began.
     has_worked: Cell<bool>,
+    /// False under TCG, which leaves its execution loop at every PAUSE and acquires QEMU's global lock when
+    /// it re-enters. QEMU's I/O thread then waits for that lock, which delays the very event for which the
+    /// core spins.
+    pauses: bool,
 }
 
 impl Idle {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             length: Cell::new(FIRST_SPIN),
             end: Cell::new(Instant::ZERO),
             not_before: Cell::new(Instant::ZERO),
             modest: Cell::new(Duration::ZERO),
             has_worked: Cell::new(false),
+            pauses: !cpu::is_tcg(),
         }
     }
 
@@ -86,11 +91,9 @@ impl Idle {
         now < self.end.get()
     }
 
-    /// Lets the other thread of a processor's core run. TCG leaves its execution loop at every PAUSE and
-    /// acquires QEMU's global lock when it re-enters. QEMU's I/O thread then waits for that lock, which
-    /// delays the very event for which the core spins.
+    /// Lets the other thread of a processor's core run, between two turns of a spin.
     pub(super) fn pause(&self) {
-        if !cpu::is_tcg() {
+        if self.pauses {
             core::hint::spin_loop();
         }
     }
