@@ -305,7 +305,8 @@ impl Call {
         })
     }
 
-    /// Replies without waiting; `data` must fit a slot, whose least size is 256 bytes.
+    /// Replies without waiting; `data` must fit a slot, whose least size is 256 bytes. Not inlined, because
+    /// the callers are many and the image would grow.
     #[inline(never)]
     pub(crate) fn reply_now(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;

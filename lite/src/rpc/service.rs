@@ -299,9 +299,10 @@ struct Functions {
 #[derive(Default)]
 pub(crate) struct KnownServices {
     version: u64,
-    services: BTreeMap<FunctionId, Arc<Service>>,
-    /// The function of the last request, which mostly is that of the next one.
-    recent: Option<(FunctionId, Arc<Service>)>,
+    /// The functions, in the order of their numbers.
+    services: Vec<(FunctionId, Arc<Service>)>,
+    /// The index of the function of the last request, which mostly is that of the next one.
+    recent: usize,
 }
 
 impl KnownServices {
@@ -311,24 +312,24 @@ impl KnownServices {
         if table.version.load(Ordering::Acquire) != self.version {
             self.renew(table);
         }
-        if self.recent.as_ref().is_none_or(|(recent, _)| *recent != function) {
-            self.find(function);
+        if self.services.get(self.recent).is_none_or(|(recent, _)| *recent != function) {
+            self.recent = self.find(function)?;
         }
-        self.recent.as_ref().filter(|(recent, _)| *recent == function).map(|(_, service)| service)
+        self.services.get(self.recent).map(|(_, service)| service)
     }
 
-    /// Notes the function as the recent one, if it exists.
+    /// Returns the index of a function. Not inlined, because few requests are for another function than the
+    /// one before.
     #[inline(never)]
-    fn find(&mut self, function: FunctionId) {
-        if let Some(service) = self.services.get(&function) {
-            self.recent = Some((function, service.clone()));
-        }
+    fn find(&self, function: FunctionId) -> Option<usize> {
+        self.services.binary_search_by_key(&function, |(number, _)| *number).ok()
     }
 
     #[cold]
     fn renew(&mut self, table: &ServiceTable) {
         let functions = table.functions.lock();
-        let former = (core::mem::replace(&mut self.services, functions.services.clone()), self.recent.take());
+        let known = functions.services.iter().map(|(number, service)| (*number, service.clone())).collect();
+        let former = core::mem::replace(&mut self.services, known);
         self.version = table.version.load(Ordering::Relaxed);
         drop(functions);
         drop(former);
