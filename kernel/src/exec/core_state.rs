@@ -13,15 +13,17 @@ use spin::Once;
 
 use super::attention::Attention;
 use super::idle::{Idle, max_spin};
+use super::poller::{POLL_INTERVAL, Poller};
 use super::poller_list::{PollerList, Which};
 use super::sleep::Timers;
-use super::{LONG_RUN, POLL_INTERVAL, Poller};
 use crate::arch::{self, apic, interrupts, percpu};
 use crate::sync::IrqMutex;
 use crate::time;
 
 /// The least time to which the timer is set.
 const SHORTEST_TICK: Duration = Duration::from_micros(50);
+/// A task that runs this long without a poll computes, so its core has used much memory.
+const LONG_RUN: Duration = Duration::from_micros(250);
 
 /// Metadata of a task.
 #[derive(Debug)]

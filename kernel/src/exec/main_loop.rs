@@ -4,8 +4,8 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::Instant;
 
-use super::FULL_TURN;
 use super::core_state::{self, Core};
+use super::poller::FULL_TURN;
 use super::poller_list::Which;
 use crate::arch::{self, cpu};
 use crate::{console, time};

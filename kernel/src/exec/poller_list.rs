@@ -1,7 +1,7 @@
 //! The pollers of one core. Those that a spinning core calls in each turn are in a list of their own, because
 //! a turn is so short that even a look at the others costs a part of it.
 
-use super::{BUDGET, INTERRUPT_BUDGET, Poller};
+use super::poller::{BUDGET, INTERRUPT_BUDGET, Poller};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::iter;
