@@ -36,6 +36,7 @@ use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::sync::atomic::Ordering;
 use core::task::{Context, Poll};
+#[cfg(feature = "selftest")]
 use core::time::Duration;
 use platform::Instant;
 
