@@ -1,5 +1,6 @@
 //! The switching thread: waits for frames at the ports and moves them.
 
+use super::answers::Answers;
 use super::attention::Attention;
 use super::capture::Capture;
 use super::port::{Front, MAX_FRAME, PREFIX, Peer, Port, SendError, front};
@@ -48,6 +49,7 @@ pub(crate) struct Engine {
     /// Ports whose rings still contained frames at the end of their turn, or are looked at without a kick.
     unfinished: Vec<usize>,
     attention: Attention,
+    answers: Answers,
     /// The number of connections of machines so far.
     generations: u64,
 }
@@ -73,6 +75,7 @@ impl Engine {
             commands,
             inbox,
             outgoing: vec![Vec::new(); ports.len()],
+            answers: Answers::new(ports.len()),
             ports,
             table: MacTable::default(),
             faulty: !faults.is_none(),
@@ -308,10 +311,15 @@ impl Engine {
                 Err(BatchError::Failed(e)) => return Err(e),
             }
         }
+        self.look_again(n);
+        Ok(())
+    }
+
+    /// Looks at a machine's ring in the next turn, whether or not the machine sends a kick.
+    fn look_again(&mut self, n: usize) {
         if !self.unfinished.contains(&n) {
             self.unfinished.push(n);
         }
-        Ok(())
     }
 
     /// Moves one batch of frames.
@@ -324,6 +332,7 @@ impl Engine {
         port.counters.reads += u64::from(taken.frames > 0);
         port.counters.dropped_invalid += taken.invalid;
         if taken.filled > 0 {
+            self.answers.came(n);
             self.attention.note(taken.frames, Instant::now);
             let buffer = std::mem::take(&mut self.buffer);
             let moved = self.forward(n, &buffer[..taken.filled]);
@@ -336,7 +345,9 @@ impl Engine {
         ring.call()?;
         Ok(match taken.empty {
             false => Turn::Continues,
-            true if self.attention.is_paid(Instant::now) => Turn::Repeats,
+            true if self.attention.is_paid(Instant::now) || self.answers.is_awaited(n, Instant::now) => {
+                Turn::Repeats
+            }
             true if ring.listen()? => Turn::Continues,
             true => Turn::Ends,
         })
@@ -445,12 +456,23 @@ impl Engine {
             let sent = self.ports[to].send(buffer, &self.outgoing[to]);
             self.outgoing[to].clear();
             match sent {
-                Ok(()) => self.watch_for_room(to)?,
+                Ok(()) => {
+                    self.watch_for_room(to)?;
+                    self.expect_answer(to);
+                }
                 Err(SendError::Disconnected) => self.disconnect(to)?,
                 Err(SendError::BrokenRing) => self.give_up(to, Side::Receive)?,
             }
         }
         Ok(())
+    }
+
+    /// Looks for the answer to frames that a port has received, if its machine shares its memory.
+    fn expect_answer(&mut self, n: usize) {
+        let is_machine = matches!(self.ports[n].peer, Peer::Machine(_));
+        if is_machine && self.answers.expect(n, Instant::now) {
+            self.look_again(n);
+        }
     }
 
     /// Delivers the frames whose delay has ended.

@@ -85,6 +85,8 @@ pub(crate) struct Ring {
     header: usize,
     /// True if a frame may fill several buffers.
     mergeable: bool,
+    /// True if the guest has been told that kicks are unnecessary.
+    ignores: bool,
     /// The used index at the last decision about a call.
     called: Wrapping<u16>,
     /// The parts of guest memory for a frame; a field only to keep its capacity.
@@ -110,7 +112,7 @@ impl Ring {
         queue.set_next_used(used.0);
         let header = header.min(LONGEST_HEADER);
         let (parts, chains) = (Vec::new(), Vec::new());
-        Some(Self { queue, memory, signals, header, mergeable, called: used, parts, chains })
+        Some(Self { queue, memory, signals, header, mergeable, ignores: false, called: used, parts, chains })
     }
 
     /// Returns the index of the guest's next buffer, at which another device would continue.
@@ -246,11 +248,23 @@ impl Ring {
 
     /// Asks the guest for a kick when it adds entries. Returns `true` if it has added some in the meantime.
     pub(crate) fn listen(&mut self) -> Result<bool, Broken> {
+        self.ignores = false;
         Ok(self.queue.enable_notification(&*self.memory)?)
     }
 
-    /// Tells the guest that kicks are unnecessary, if the ring can express that.
+    /// Tells the guest that kicks are unnecessary.
     pub(crate) fn ignore(&mut self) -> Result<(), Broken> {
+        if std::mem::replace(&mut self.ignores, true) {
+            return Ok(());
+        }
+        if self.queue.event_idx_enabled() {
+            // The guest sends a kick for the entry at this index, which it has passed (virtio 1.2, 2.7.7.1).
+            // The field follows the elements, of 8 bytes each.
+            let at = 4 + 8 * u64::from(self.queue.size());
+            let field = self.queue.used_ring().checked_add(at).ok_or(Broken)?;
+            let past = self.queue.next_avail().wrapping_sub(1);
+            self.memory.store(past.to_le(), GuestAddress(field), Ordering::Relaxed)?;
+        }
         Ok(self.queue.disable_notification(&*self.memory)?)
     }
 

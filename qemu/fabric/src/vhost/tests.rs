@@ -161,6 +161,25 @@ impl Guest {
 
     /// Sends a frame whose header and contents are in separate descriptors.
     fn send(&mut self, to: u8, payload: &[u8]) {
+        self.offer(to, payload);
+        self.kick(TRANSMIT);
+        self.await_sent();
+    }
+
+    /// Sends a frame like [`send`](Self::send), with a kick only if the device has asked for one. Both have
+    /// agreed on event indices.
+    fn send_as_wanted(&mut self, to: u8, payload: &[u8]) {
+        let index = self.given[TRANSMIT];
+        self.offer(to, payload);
+        let wanted = self.u16(base(TRANSMIT) + USED + 4 + 8 * u64::from(SIZE));
+        if wanted == index {
+            self.kick(TRANSMIT);
+        }
+        self.await_sent();
+    }
+
+    /// Puts a frame into the transmit ring.
+    fn offer(&mut self, to: u8, payload: &[u8]) {
         let frame = self.frame(to, payload);
         let at = base(TRANSMIT) + BUFFER;
         self.memory.write_slice(&[0; HEADER], GuestAddress(at)).unwrap();
@@ -168,7 +187,9 @@ impl Guest {
         self.describe(TRANSMIT, 0, at, HEADER as u32, NEXT, 1);
         self.describe(TRANSMIT, 1, at + 64, frame.len() as u32, 0, 0);
         self.give(TRANSMIT, 0);
-        self.kick(TRANSMIT);
+    }
+
+    fn await_sent(&self) {
         let used = base(TRANSMIT) + USED + 2;
         until("the used transmit buffer", || self.u16(used) == self.given[TRANSMIT]);
     }
@@ -251,6 +272,29 @@ fn interrupts_come_when_wanted() {
     a.send(9, b"nobody, and so the fabric has dealt with the frame before");
     assert!(b.call[RECEIVE].read().is_err());
     assert_eq!(fabric.counters().unwrap().ports[1].writes, 1);
+}
+
+#[test]
+fn no_kick_is_lost_that_the_fabric_has_not_asked_for() {
+    let (_dir, fabric) = fabric(2);
+    let features = VERSION_1 | EVENT_IDX;
+    let mut guests = [0, 1].map(|port| Guest::start(&fabric, port, features, 8, 2048));
+    // The fabric learns the addresses.
+    guests[0].send_as_wanted(2, b"hello");
+    assert_eq!(guests[1].receive().1.1, b"hello");
+    guests[1].give(RECEIVE, 0);
+    for n in 0..2000u32 {
+        let [from, to] = [n % 2, 1 - n % 2].map(|side| side as usize);
+        // Some answers come later than the fabric looks for them.
+        if n % 50 == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        guests[from].send_as_wanted(to as u8 + 1, &n.to_le_bytes());
+        assert_eq!(guests[to].receive().1.1, n.to_le_bytes(), "frame {n}");
+        // The buffers are used in the order in which they were given.
+        let id = guests[to].given[RECEIVE] % 8;
+        guests[to].give(RECEIVE, id);
+    }
 }
 
 #[test]
