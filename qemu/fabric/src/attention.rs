@@ -1,8 +1,10 @@
 //! Attention: the time after many frames in which the rings of all machines are looked at without a kick.
 //!
-//! A kick costs a machine several microseconds, and wakes the thread. While frames come in a
-//! stream, the thread therefore looks at the rings by itself. The frames of a ping-pong are too few
-//! for that: a thread that only waits leaves its processor to the machines.
+//! A kick costs a machine several microseconds, and wakes the thread. While frames come in a stream, the
+//! thread therefore looks at the rings by itself, if the machines leave a processor to it. Between two sleeps
+//! of the thread a ping-pong has too few frames for that. Its frames are looked for one at a time
+//! ([`Answer`](crate::answer::Answer)); as long as each comes in time the thread does not sleep, and they may
+//! begin the attention, too.
 
 use std::time::{Duration, Instant};
 

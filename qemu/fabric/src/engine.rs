@@ -1,6 +1,5 @@
 //! The switching thread: waits for frames at the ports and moves them.
 
-use super::answers::Answers;
 use super::attention::Attention;
 use super::capture::Capture;
 use super::port::{Front, MAX_FRAME, PREFIX, Peer, Port, SendError, front};
@@ -49,7 +48,6 @@ pub(crate) struct Engine {
     /// Ports whose rings still contained frames at the end of their turn, or are looked at without a kick.
     unfinished: Vec<usize>,
     attention: Attention,
-    answers: Answers,
     /// The number of connections of machines so far.
     generations: u64,
 }
@@ -75,7 +73,6 @@ impl Engine {
             commands,
             inbox,
             outgoing: vec![Vec::new(); ports.len()],
-            answers: Answers::new(ports.len()),
             ports,
             table: MacTable::default(),
             faulty: !faults.is_none(),
@@ -332,7 +329,7 @@ impl Engine {
         port.counters.reads += u64::from(taken.frames > 0);
         port.counters.dropped_invalid += taken.invalid;
         if taken.filled > 0 {
-            self.answers.came(n);
+            machine.answer.came();
             self.attention.note(taken.frames, Instant::now);
             let buffer = std::mem::take(&mut self.buffer);
             let moved = self.forward(n, &buffer[..taken.filled]);
@@ -345,7 +342,7 @@ impl Engine {
         ring.call()?;
         Ok(match taken.empty {
             false => Turn::Continues,
-            true if self.attention.is_paid(Instant::now) || self.answers.is_awaited(n, Instant::now) => {
+            true if self.attention.is_paid(Instant::now) || machine.answer.is_awaited(Instant::now) => {
                 Turn::Repeats
             }
             true if ring.listen()? => Turn::Continues,
@@ -469,8 +466,9 @@ impl Engine {
 
     /// Looks for the answer to frames that a port has received, if its machine shares its memory.
     fn expect_answer(&mut self, n: usize) {
-        let is_machine = matches!(self.ports[n].peer, Peer::Machine(_));
-        if is_machine && self.answers.expect(n, Instant::now) {
+        if let Peer::Machine(machine) = &mut self.ports[n].peer
+            && machine.answer.expect(Instant::now)
+        {
             self.look_again(n);
         }
     }

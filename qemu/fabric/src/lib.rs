@@ -18,7 +18,7 @@
 //! [`netfault`] decides the faults of frames, `qemu` starts the machines, and `fabricport` connects
 //! programs.
 
-mod answers;
+mod answer;
 mod attention;
 mod capture;
 mod engine;

@@ -14,6 +14,7 @@ pub(crate) use ring::{Broken, Ring};
 
 use ring::Delivery;
 
+use super::answer::Answer;
 use super::port::{PortCounters, QUEUE_LIMIT};
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
@@ -47,6 +48,7 @@ pub(crate) struct Machine {
     connection: UnixStream,
     pub receive: Option<Box<Ring>>,
     pub transmit: Option<Box<Ring>>,
+    pub answer: Answer,
     /// Frames for which the ring had no buffer.
     waiting: VecDeque<Vec<u8>>,
     waiting_bytes: usize,
@@ -59,6 +61,7 @@ impl Machine {
             connection,
             receive: None,
             transmit: None,
+            answer: Answer::default(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
         }

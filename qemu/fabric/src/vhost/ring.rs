@@ -258,7 +258,7 @@ impl Ring {
             return Ok(());
         }
         if self.queue.event_idx_enabled() {
-            // The guest sends a kick for the entry at this index, which it has passed (virtio 1.2, 2.7.7.1).
+            // The guest sends a kick for the entry at this index, which it has passed (virtio 1.2, 2.7.10).
             // The field follows the elements, of 8 bytes each.
             let at = 4 + 8 * u64::from(self.queue.size());
             let field = self.queue.used_ring().checked_add(at).ok_or(Broken)?;
@@ -288,7 +288,7 @@ impl Ring {
         let wanted = if self.queue.event_idx_enabled() {
             let at = 4 + 2 * u64::from(self.queue.size());
             let event: u16 = self.memory.load(GuestAddress(flags + at), Ordering::Relaxed)?;
-            // The condition of virtio 1.2, 2.7.10.1.
+            // The condition of virtio 1.2, 2.7.7.
             used - Wrapping(u16::from_le(event)) - Wrapping(1) < used - before
         } else {
             let flags: u16 = self.memory.load(GuestAddress(flags), Ordering::Relaxed)?;
