@@ -98,14 +98,18 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(Case::new("lint::types", |_| language::types("", &mut io::sink()).map(|()| Outcome::Passed)));
     cases.push(Case::new("lint::documents", documents));
     cases.push(Case::new("lint::kernel-has-the-lints-of-the-workspace", kernel_lints));
-    // The host's libraries without the bindings to libibverbs, which the cases above include.
-    cases.push(
-        Case::new("lint::clippy-ibverbs-bare", |log| {
-            let mut command = Workspace::Host.cargo("clippy");
-            check(command.args(["--workspace", "--lib", "--", "-D", "warnings"]), log)
-        })
-        .compiles(Lane::Host),
-    );
+    // The variants that ship: the host's libraries without the bindings to libibverbs, and the kernel without
+    // its tests. The cases above include these.
+    for (name, workspace, targets) in [
+        ("lint::clippy-ibverbs-bare", Workspace::Host, "--lib"),
+        ("lint::clippy-kernel-shipped", Workspace::Kernel, "--bins"),
+    ] {
+        let clippy = Case::new(name, move |log| {
+            let mut command = workspace.cargo("clippy");
+            check(command.args(["--workspace", targets, "--", "-D", "warnings"]), log)
+        });
+        cases.push(clippy.compiles(workspace.lane()));
+    }
     cases
 }
 
