@@ -1,6 +1,6 @@
 //! The checks of calls that must fail, and of their results.
 
-use super::lab::{DEPTH, Lab, pattern};
+use super::lab::{DEPTH, Lab, Pair, pattern};
 use platform::{IoAddr, Memory as _};
 use std::time::Duration;
 use verbs::{
@@ -194,7 +194,7 @@ pub(crate) fn no_peer(lab: &Lab) {
 pub(crate) fn destroyed_waiting(lab: &Lab) {
     let far = lab.alloc(4096);
     for side in [0, 1] {
-        let pair = lab.pair_with(quick);
+        let pair = pair_that_loses(lab, side);
         let recvs = [7, 8, 9].map(|id| RecvWr { id: WrId(id), scatter: &[] });
         lab.rnic.post_recv(pair.qps[0], &recvs).unwrap();
         let send = SendOp::Send { data: Payload::Inline(&[1]), imm: None };
@@ -228,7 +228,7 @@ pub(crate) fn destroyed_streaming(lab: &Lab) {
         lab.arena.fill(far, LEN as u64, 0).unwrap();
         let data = pattern(LEN, 77);
         lab.put(near, &data);
-        let pair = lab.pair_with(quick);
+        let pair = pair_that_loses(lab, side);
         let op = SendOp::Write { data: Payload::Gather(&list), remote: lab.remote(far), imm: None };
         let work: Vec<SendWr<'_>> = (0..COUNT)
             .map(|n| SendWr { id: WrId(n), op, signaled: true, solicited: false, fence: false })
@@ -258,6 +258,12 @@ pub(crate) fn destroyed_streaming(lab: &Lab) {
     }
     lab.arena.free(near, LEN as u64);
     lab.arena.free(far, LEN as u64);
+}
+
+/// Makes a pair whose side `side` will be destroyed. Only a sender that loses its receiver gives up soon: on
+/// a slow machine a sender that is itself destroyed would do so before.
+fn pair_that_loses(lab: &Lab, side: usize) -> Pair<'_> {
+    if side == 0 { lab.pair() } else { lab.pair_with(quick) }
 }
 
 /// Makes the sender give up soon if the peer has gone.
