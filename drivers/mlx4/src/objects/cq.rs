@@ -123,11 +123,12 @@ impl<'a, B: Block> Entries<'a, B> {
     /// Returns the words of the entry at a consumer index, and the last one's value, if the card has written
     /// it.
     #[inline(always)]
-    fn written(&self, consumer: u32) -> Option<(&[AtomicU64], u64)> {
+    fn written(&self, consumer: u32) -> Option<(&[AtomicU64; WORDS], u64)> {
         const OWNER: u64 = 0x80;
-        let end = ((consumer & (self.count - 1)) as usize + 1) * self.stride;
-        let words = self.words.get(end - WORDS..end)?;
-        let last = u64::from_be(words.last()?.load(Ordering::Acquire));
+        let from = (consumer & (self.count - 1)) as usize * self.stride;
+        let words = self.words.get(from..)?.first_chunk::<WORDS>()?;
+        let [.., last] = words;
+        let last = u64::from_be(last.load(Ordering::Acquire));
         let lap = consumer & self.count != 0;
         ((last & OWNER != 0) == lap).then_some((words, last))
     }
@@ -135,7 +136,7 @@ impl<'a, B: Block> Entries<'a, B> {
     /// Returns the completion entry at a consumer index, if the card has written it.
     #[inline(always)]
     fn entry(&self, consumer: u32) -> Option<Cqe> {
-        let ([first, second, third, _], last) = self.written(consumer)? else { return None };
+        let ([first, second, third, _], last) = self.written(consumer)?;
         let word = |word: &AtomicU64| u64::from_be(word.load(Ordering::Relaxed));
         Some(Cqe([word(first), word(second), word(third), last]))
     }
