@@ -125,7 +125,8 @@ impl<'a, B: Block> Entries<'a, B> {
     #[inline(always)]
     fn written(&self, consumer: u32) -> Option<(&[AtomicU64; WORDS], u64)> {
         const OWNER: u64 = 0x80;
-        let from = (consumer & (self.count - 1)) as usize * self.stride;
+        // A large entry begins with words that are not used.
+        let from = ((consumer & (self.count - 1)) as usize + 1) * self.stride - WORDS;
         let words = self.words.get(from..)?.first_chunk::<WORDS>()?;
         let [.., last] = words;
         let last = u64::from_be(last.load(Ordering::Acquire));
