@@ -105,6 +105,7 @@ pub(crate) struct Cq<B> {
 
 /// A consumer of a queue's entries.
 struct Entries<'a, B> {
+    /// The queue's memory from the first words that are used: a large entry begins with others.
     words: &'a [AtomicU64],
     /// The number of entries, a power of two.
     count: u32,
@@ -125,8 +126,7 @@ impl<'a, B: Block> Entries<'a, B> {
     #[inline(always)]
     fn written(&self, consumer: u32) -> Option<(&[AtomicU64; WORDS], u64)> {
         const OWNER: u64 = 0x80;
-        // A large entry begins with words that are not used.
-        let from = ((consumer & (self.count - 1)) as usize + 1) * self.stride - WORDS;
+        let from = (consumer & (self.count - 1)) as usize * self.stride;
         let words = self.words.get(from..)?.first_chunk::<WORDS>()?;
         let [.., last] = words;
         let last = u64::from_be(last.load(Ordering::Acquire));
@@ -365,7 +365,7 @@ impl<B: Block> Cq<B> {
     #[inline(always)]
     fn entries(&self) -> Entries<'_, B> {
         Entries {
-            words: &self.buffer,
+            words: self.buffer.get(self.stride - WORDS..).unwrap_or_default(),
             count: 1 << self.log_entries,
             stride: self.stride,
             consumer: self.consumer,
