@@ -105,7 +105,8 @@ pub(crate) struct Cq<B> {
 
 /// A consumer of a queue's entries.
 struct Entries<'a, B> {
-    /// The queue's memory from the first words that are used: a large entry begins with others.
+    /// The queue's memory from the first entry's content on. The content of an entry of 64 bytes is in its
+    /// second half.
     words: &'a [AtomicU64],
     /// The number of entries, a power of two.
     count: u32,
