@@ -156,17 +156,22 @@ impl Tasks {
 
     /// Returns true if the job is cancelled. If it is not, its cancellation wakes `waker` for the task `id`,
     /// whose waker among the job's is `known`.
+    #[inline(always)]
     fn is_cancelled(&self, id: u64, known: &mut Option<Waker>, waker: &Waker) -> bool {
-        let shared = &*self.shared;
-        if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            return shared.cancelled.load(Ordering::Acquire);
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            self.list_waker(id, known, waker);
         }
+        self.shared.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Makes the job's cancellation wake `waker` for the task `id`, and notes that in `known`.
+    #[cold]
+    #[inline(never)]
+    fn list_waker(&self, id: u64, known: &mut Option<Waker>, waker: &Waker) {
         *known = Some(waker.clone());
-        let mut state = shared.state.lock();
-        if let Some(listed) = state.live.get_mut(&id) {
+        if let Some(listed) = self.shared.state.lock().live.get_mut(&id) {
             *listed = Some(waker.clone());
         }
-        shared.cancelled.load(Ordering::Acquire)
     }
 
     /// Waits until no task is left.
