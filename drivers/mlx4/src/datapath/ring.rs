@@ -82,12 +82,24 @@ impl WrRing {
         (room > 0).then_some(posted)
     }
 
-    /// Stores the identifier of the request with the next index. Must be called before the card can see the
-    /// request.
+    /// Stores the identifier of a request that is being posted.
+    #[inline]
+    pub(crate) fn note(&self, index: u32, id: WrId) {
+        self.id(index).store(id.0, Ordering::Relaxed);
+    }
+
+    /// Makes the requests before `index` requests in flight, whose identifiers have been noted. Must be called
+    /// before the card can see them.
+    #[inline]
+    pub(crate) fn publish(&self, index: u32) {
+        self.posted.store(index, Ordering::Release);
+    }
+
+    /// Posts the request with the next index.
     #[inline]
     pub(crate) fn post(&self, index: u32, id: WrId) {
-        self.id(index).store(id.0, Ordering::Relaxed);
-        self.posted.store(index.wrapping_add(1), Ordering::Release);
+        self.note(index, id);
+        self.publish(index.wrapping_add(1));
     }
 
     /// Returns the requests in flight, to be completed by the one poller.
@@ -374,7 +386,9 @@ impl<B: Block> QpRings<B> {
         sent((u64::from_be(first.load(Ordering::Relaxed)) >> 32) as u8 & 0x1f)
     }
 
-    fn complete_receive(&self, cqe: Cqe, out: &mut Completion) -> Option<u32> {
+    /// Does the work of [`complete`](Self::complete) for an entry of the receive queue.
+    #[inline(always)]
+    pub(crate) fn complete_receive(&self, cqe: Cqe, out: &mut Completion) -> Option<u32> {
         let status = cqe.status();
         let received = if status == Status::Success { cqe.received()? } else { Received::Send };
         // Receives complete in order, each with an entry of its own (rdma-core does not check the index

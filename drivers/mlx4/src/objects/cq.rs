@@ -138,25 +138,36 @@ impl<'a, B: Block> Entries<'a, B> {
     /// Returns the completion entry at a consumer index, if the card has written it.
     #[inline(always)]
     fn entry(&self, consumer: u32) -> Option<Cqe> {
-        let ([first, second, third, _], last) = self.written(consumer)?;
+        let (words, last) = self.written(consumer)?;
+        Some(Self::read(words, last))
+    }
+
+    /// Returns a completion entry that the card has written, whose last word is `last`.
+    #[inline(always)]
+    fn read([first, second, third, _]: &[AtomicU64; WORDS], last: u64) -> Cqe {
         let word = |word: &AtomicU64| u64::from_be(word.load(Ordering::Relaxed));
-        Some(Cqe([word(first), word(second), word(third), last]))
+        Cqe([word(first), word(second), word(third), last])
     }
 
     /// Consumes entries up to the end of `out`, writes their completions there, and returns their number.
     #[inline(always)]
     fn take(&mut self, out: &mut [Completion]) -> usize {
         let mut taken = 0;
-        while let Some((_, last)) = self.written(self.consumer) {
+        while let Some((words, last)) = self.written(self.consumer) {
             // A receive mostly comes alone, and the loop over sends costs more than a look at one entry.
-            if Cqe([0, 0, 0, last]).is_send() {
-                let (sends, is_empty) = self.take_sends(out.get_mut(taken..).unwrap_or_default());
-                taken += sends;
-                if is_empty {
+            if !Cqe([0, 0, 0, last]).is_send() {
+                let cqe = Self::read(words, last);
+                let Some(out) = out.get_mut(taken) else { break };
+                if self.consume(cqe, out, QpRings::complete_receive) {
+                    taken += 1;
+                } else if self.unexpected >= self.count {
                     break;
                 }
+                continue;
             }
-            if out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
+            let (sends, is_empty) = self.take_sends(out.get_mut(taken..).unwrap_or_default());
+            taken += sends;
+            if is_empty || out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
                 break;
             }
             taken += 1;
@@ -195,16 +206,29 @@ impl<'a, B: Block> Entries<'a, B> {
     fn next(&mut self, out: &mut Completion) -> Option<Cqe> {
         loop {
             let cqe = self.entry(self.consumer)?;
-            self.consumer = self.consumer.wrapping_add(1);
-            if let Some(retired) = self.queue(cqe.qp()).and_then(|queue| queue.complete(cqe, out)) {
-                self.retired = self.retired.wrapping_add(retired);
+            if self.consume(cqe, out, QpRings::complete) {
                 return Some(cqe);
             }
-            self.unexpected += 1;
             if self.unexpected >= self.count {
                 return None;
             }
         }
+    }
+
+    /// Consumes an entry. `complete` writes its completion to `out`, and returns the number of work requests
+    /// that it completes. Returns false for an entry without a work request.
+    #[inline(always)]
+    fn consume(
+        &mut self,
+        cqe: Cqe,
+        out: &mut Completion,
+        complete: impl FnOnce(&QpRings<B>, Cqe, &mut Completion) -> Option<u32>,
+    ) -> bool {
+        self.consumer = self.consumer.wrapping_add(1);
+        let retired = self.queue(cqe.qp()).and_then(|queue| complete(queue, cqe, out));
+        self.retired = self.retired.wrapping_add(retired.unwrap_or(0));
+        self.unexpected += u32::from(retired.is_none());
+        retired.is_some()
     }
 
     /// Returns the queue pair with a number, if it uses this completion queue.

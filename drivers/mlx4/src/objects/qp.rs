@@ -278,21 +278,21 @@ impl<B: Block> Qp<B> {
             return Err((0, VerbsError::InvalidState));
         }
         let rings = &*self.rings;
-        let mut outcome = Ok(());
-        for (done, wr) in work.iter().enumerate() {
-            let posted = rings.receives.next(rings.shape.recv_depth).ok_or(VerbsError::NoResources);
-            let posted = posted.and_then(|index| {
-                store_receive(wr.scatter, check, rings.receive_entry(index))?;
-                if self.cqs.receive.credit.take(1) == 1 { Ok(index) } else { Err(VerbsError::NoResources) }
-            });
-            match posted {
-                Ok(index) => rings.receives.post(index, wr.id),
-                Err(error) => {
-                    outcome = Err((done, error));
-                    break;
-                }
+        let (first, room) = rings.receives.room(rings.shape.recv_depth);
+        let most = self.cqs.receive.credit.take(work.len().min(room as usize) as u32) as usize;
+        let fitting = work.get(..most).unwrap_or(work);
+        let mut outcome = if most < work.len() { Err((most, VerbsError::NoResources)) } else { Ok(()) };
+        let mut index = first;
+        for (done, wr) in fitting.iter().enumerate() {
+            if let Err(error) = store_receive(wr.scatter, check, rings.receive_entry(index)) {
+                self.cqs.receive.credit.give((most - done) as u32);
+                outcome = Err((done, error));
+                break;
             }
+            rings.receives.note(index, wr.id);
+            index = index.wrapping_add(1);
         }
+        rings.receives.publish(index);
         rings.publish_receives();
         outcome
     }

@@ -107,7 +107,7 @@ impl QpGroup {
 
     /// Posts `count` receives for immediates on the queue pair of RPC of a shard.
     pub(crate) fn post_receives(&self, shard: usize, count: u32) -> Result<(), VerbsError> {
-        const BATCH: usize = 32;
+        const BATCH: usize = 16;
         let empty = [RecvWr { id: self.receive_id, scatter: &[] }; BATCH];
         let Some(qp_index) = self.lanes.queue_pairs.get(self.lanes.rpc(shard)) else {
             return Err(VerbsError::NotFound);

@@ -385,6 +385,12 @@ pub(crate) fn store_receive<H: Hardware>(
     check: ListCheck<'_, H>,
     entry: &[AtomicU64],
 ) -> Result<(), VerbsError> {
+    // LITE's receives have no memory: its messages are WRITEs with immediate data.
+    if let ([], [first, second, ..]) = (scatter, entry) {
+        first.store(NO_KEY.to_be(), Ordering::Relaxed);
+        second.store(0, Ordering::Relaxed);
+        return Ok(());
+    }
     let key = check.key(scatter)?;
     let elements = scatter.iter().filter(|element| element.len > 0);
     let elements = elements.map(|e| [pair(e.len, key), e.addr.0]);
