@@ -2,8 +2,8 @@
 //! nothing reads its registers and this program writes the completions itself, in advance.
 //!
 //! `cargo bench -p cards [-- --json FILE]` prints nanoseconds per operation, as the median of many
-//! rounds, and requests per doorbell. With `-- --count N BATCH` it posts N requests, BATCH at a
-//! time, polls them 16 at a time, and prints nothing, for use under a tool that counts.
+//! rounds, and requests per doorbell. With `-- --count write-64[-by-BATCH] N` it posts N requests, BATCH at a
+//! time, polls them 16 at a time, and prints the requests and doorbells, for use under a tool that counts.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/it/common/mod.rs"]
@@ -186,21 +186,27 @@ fn main() {
     match (args.next().as_deref(), args.next(), args.next()) {
         (None, ..) => measure(None),
         (Some("--json"), Some(file), None) => measure(Some(&file)),
-        (Some("--count"), Some(n), Some(batch)) => count(n.parse().unwrap(), batch.parse().unwrap()),
-        _ => panic!("usage: [--json FILE | --count N BATCH]"),
+        (Some("--count"), Some(operation), Some(n)) => {
+            let batch = operation.strip_prefix("write-64-by-").map_or(1, |batch| batch.parse().unwrap());
+            count(batch, n.parse().unwrap());
+        }
+        _ => panic!("usage: [--json FILE | --count write-64[-by-BATCH] N]"),
     }
 }
 
 /// Posts at least `requests` requests, in batches and in whole rounds, for use under a tool that counts
 /// instructions.
-fn count(requests: u32, batch: usize) {
+fn count(batch: usize, requests: u32) {
     let mut bench = Bench::new();
     let batched = vec![bench.wr; batch];
+    let (posted, rung) = (bench.posted, bench.doorbells.load(Ordering::Relaxed));
     for _ in 0..requests.div_ceil(DEPTH) {
         bench.post(&batched);
         bench.complete();
         bench.poll(&mut [Completion::BLANK; 16]);
     }
+    let (posted, rung) = (bench.posted - posted, bench.doorbells.load(Ordering::Relaxed) - rung);
+    println!("wire: {posted} work requests, {rung} doorbells");
 }
 
 fn measure(json: Option<&str>) {

@@ -14,6 +14,7 @@ use lab::cx3::{Lab, Plan, Tools};
 use lab::{paths, ui};
 use qemu::cx3::CardConfig;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,8 +22,6 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(900);
 /// The number of WRITEs that are counted. They are polled 16 at a time.
 const COUNTED: u64 = 1600;
-/// The number of WRITEs in a batch, which one call posts and one call polls.
-const BATCH: u32 = 16;
 /// The name of the guest's program, there and among our sources.
 const PROGRAM: &str = "post-cost";
 
@@ -37,7 +36,7 @@ struct Batch {
 
 /// Instructions for a 64 B inline WRITE.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Instructions {
+pub(super) struct Instructions {
     post: f64,
     poll: f64,
 }
@@ -55,7 +54,7 @@ impl Instructions {
         Ok(Self { post: each(post)?, poll: each(poll)? })
     }
 
-    fn sum(self) -> f64 {
+    pub(super) fn sum(self) -> f64 {
         self.post + self.poll
     }
 }
@@ -89,19 +88,11 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let program = ui::step("the benchmark of the driver", || program::build("cards", "post"))?;
     let native: Vec<Batch> = ui::step("our driver, native", || program::figures(&program, false))?;
     let mut gaps = Gaps::default();
-    let counted = |batch: u32| {
-        let arguments = ["--count", &COUNTED.to_string(), &batch.to_string()];
-        let profile = callgrind::profile(&[], &program, &arguments)?;
-        let is = |c: &Calls, name: &str| {
-            c.callee.function.contains(name)
-                && c.callee.function.contains("mlx4")
-                && !c.caller.function.contains(name)
-        };
-        Instructions::of(&profile, ["post_send", "poll_cq"], is)
-    };
     let counts = Counts {
-        ours: gaps.attempt("our driver's instructions, by valgrind", || counted(1))?,
-        ours_batched: gaps.attempt("our driver's instructions in batches, by valgrind", || counted(BATCH))?,
+        ours: gaps.attempt("our driver's instructions, by valgrind", || ours(&program, "write-64"))?,
+        ours_batched: gaps.attempt("our driver's instructions in batches, by valgrind", || {
+            ours(&program, "write-64-by-16")
+        })?,
         rdma_core: gaps.attempt("rdma-core's instructions, in a Linux guest", rdma_core)?,
     };
 
@@ -112,6 +103,18 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     println!("\n{}", target::table(&targets, gaps.all()).text());
     let figures = Figures { host, native, counts, targets, gaps };
     destination.end(&figures, &figures.targets, &figures.gaps)
+}
+
+/// Counts our driver's instructions for one WRITE by the benchmark `post` of cards, which has been built.
+/// `operation` is the operation's name there.
+pub(super) fn ours(program: &Path, operation: &str) -> Result<Instructions> {
+    let profile = callgrind::profile(&[], program, &["--count", operation, &COUNTED.to_string()])?;
+    let is = |c: &Calls, name: &str| {
+        c.callee.function.contains(name)
+            && c.callee.function.contains("mlx4")
+            && !c.caller.function.contains(name)
+    };
+    Instructions::of(&profile, ["post_send", "poll_cq"], is)
 }
 
 /// Runs rdma-core's driver in a guest under callgrind, on an emulated card, by our program over libibverbs.
