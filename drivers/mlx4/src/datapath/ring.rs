@@ -88,8 +88,8 @@ impl WrRing {
         self.id(index).store(id.0, Ordering::Relaxed);
     }
 
-    /// Makes the requests before `index` requests in flight, whose identifiers have been noted. Must be called
-    /// before the card can see them.
+    /// Puts the requests before `index` in flight, whose identifiers have been noted. Must be called before
+    /// the card can see them.
     #[inline]
     pub(crate) fn publish(&self, index: u32) {
         self.posted.store(index, Ordering::Release);
