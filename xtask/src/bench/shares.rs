@@ -32,7 +32,7 @@ const BUDGETS: [Budget; 4] = [
     Budget { operation: "write", bare: "bare-write", most: 410.0, before: 712.0 },
     Budget { operation: "read", bare: "bare-read", most: 510.0, before: 828.0 },
     Budget { operation: "fetch-add", bare: "bare-fetch-add", most: 570.0, before: 805.0 },
-    Budget { operation: "call", bare: "bare-call", most: 2537.0, before: 3904.0 },
+    Budget { operation: "call", bare: "bare-call", most: 2150.0, before: 3904.0 },
 ];
 
 /// The instructions of one operation.
