@@ -10,8 +10,8 @@ use crate::membership::Membership;
 use crate::region::{Mappings, RegionMemory, RegionOwner};
 use crate::rpc::{Caller, KnownServices, Rpc};
 use crate::sync::SyncHome;
-use crate::transport::conn::Conn;
 use crate::transport::conn::peers::Peers;
+use crate::transport::conn::{Conn, REPOSTED};
 use crate::transport::connect::{Arrivals, Connections};
 use crate::transport::op::{BATCH, OpId, Shard, Transport, receive_of};
 use crate::{Config, Error};
@@ -27,8 +27,6 @@ use verbs::{Completion, Rnic, Status, WorkKind, WrId};
 pub(crate) const BATCHES: usize = 16;
 /// The number of connections that the poller caches.
 const KNOWN: usize = 32;
-/// The number of receives of a connection that are posted at once.
-const REPOSTED: u32 = 16;
 /// The pause before messages that found no room, and queue pairs that the RNIC could not destroy, are tried
 /// again.
 const STALLED_PAUSE: Duration = Duration::from_millis(1);

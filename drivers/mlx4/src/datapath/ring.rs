@@ -88,10 +88,10 @@ impl WrRing {
         self.id(index).store(id.0, Ordering::Relaxed);
     }
 
-    /// Puts the requests before `index` in flight, whose identifiers have been noted. Must be called before
-    /// the card can see them.
+    /// Advances `posted` to `index`: the requests before, whose identifiers have been noted, are in flight.
+    /// Must be called before the card can see them.
     #[inline]
-    pub(crate) fn publish(&self, index: u32) {
+    pub(crate) fn advance(&self, index: u32) {
         self.posted.store(index, Ordering::Release);
     }
 
@@ -99,7 +99,7 @@ impl WrRing {
     #[inline]
     pub(crate) fn post(&self, index: u32, id: WrId) {
         self.note(index, id);
-        self.publish(index.wrapping_add(1));
+        self.advance(index.wrapping_add(1));
     }
 
     /// Returns the requests in flight, to be completed by the one poller.

@@ -155,22 +155,22 @@ impl<'a, B: Block> Entries<'a, B> {
         let mut taken = 0;
         while let Some((words, last)) = self.written(self.consumer) {
             // A receive mostly comes alone, and the loop over sends costs more than a look at one entry.
-            if !Cqe([0, 0, 0, last]).is_send() {
+            if Cqe([0, 0, 0, last]).is_send() {
+                let (sends, is_empty) = self.take_sends(out.get_mut(taken..).unwrap_or_default());
+                taken += sends;
+                if is_empty || out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
+                    break;
+                }
+                taken += 1;
+            } else {
                 let cqe = Self::read(words, last);
                 let Some(out) = out.get_mut(taken) else { break };
                 if self.consume(cqe, out, QpRings::complete_receive) {
                     taken += 1;
-                } else if self.unexpected >= self.count {
+                } else if self.has_skipped_most() {
                     break;
                 }
-                continue;
             }
-            let (sends, is_empty) = self.take_sends(out.get_mut(taken..).unwrap_or_default());
-            taken += sends;
-            if is_empty || out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
-                break;
-            }
-            taken += 1;
         }
         taken
     }
@@ -200,8 +200,7 @@ impl<'a, B: Block> Entries<'a, B> {
     }
 
     /// Consumes entries up to the next completion, writes that to `out`, and returns its entry. Entries
-    /// without a work request are skipped, at most as many as the queue holds, so that a faulty card cannot
-    /// keep the poller here.
+    /// without a work request are skipped.
     #[inline(never)]
     fn next(&mut self, out: &mut Completion) -> Option<Cqe> {
         loop {
@@ -209,10 +208,17 @@ impl<'a, B: Block> Entries<'a, B> {
             if self.consume(cqe, out, QpRings::complete) {
                 return Some(cqe);
             }
-            if self.unexpected >= self.count {
+            if self.has_skipped_most() {
                 return None;
             }
         }
+    }
+
+    /// Returns true if as many entries without a work request have been consumed as the queue holds. The
+    /// consumer ends then, so that a faulty card cannot keep the poller in it.
+    #[inline(always)]
+    const fn has_skipped_most(&self) -> bool {
+        self.unexpected >= self.count
     }
 
     /// Consumes an entry. `complete` writes its completion to `out`, and returns the number of work requests
@@ -449,5 +455,84 @@ impl<B: Block> Cq<B> {
     /// Returns the number of entries without a work request.
     pub(crate) const fn unexpected_entries(&self) -> u64 {
         self.unexpected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::ring::Shape;
+    use core::ops::Deref;
+    use platform::IoAddr;
+    use verbs::{WorkKind, WrId};
+
+    struct Words(Vec<AtomicU64>);
+
+    impl Deref for Words {
+        type Target = [AtomicU64];
+        fn deref(&self) -> &[AtomicU64] {
+            &self.0
+        }
+    }
+
+    impl Block for Words {
+        fn addr(&self) -> IoAddr {
+            IoAddr(0)
+        }
+    }
+
+    fn words(count: usize) -> Words {
+        Words((0..count).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The number of the queue pair, and another one in the same slot.
+    const QP: u32 = 0x5040;
+    const OTHER: u32 = 0x6040;
+
+    /// Takes up to `room` completions out of eight entries of receives of these queue pairs, all of which the
+    /// card has written. Returns the identifiers, the number of entries consumed, and the number of entries
+    /// without a work request.
+    fn take(of: [u32; 8], room: usize) -> (Vec<u64>, u32, u32) {
+        let shape = Shape::new(1, 8, 14).unwrap();
+        let number = QpNum::new(QP);
+        let rings = Arc::new(QpRings::new(number, false, words(shape.bytes() as usize / 8 + 1), shape));
+        for index in 0..8 {
+            rings.receives.post(index, WrId(u64::from(index) + 100));
+        }
+        let mut queues: Vec<Option<Arc<QpRings<Words>>>> = Vec::new();
+        queues.resize_with(QpRings::<Words>::slot_of(number) + 1, || None);
+        queues[QpRings::<Words>::slot_of(number)] = Some(rings);
+        let memory = words(8 * WORDS);
+        for (entry, qp) in memory.0.chunks(WORDS).zip(of) {
+            entry[0].store((u64::from(qp) << 32 | 7).to_be(), Ordering::Relaxed);
+        }
+        let mut entries = Entries {
+            words: &memory,
+            count: 8,
+            stride: WORDS,
+            consumer: 0,
+            queues: &queues,
+            last: 0,
+            retired: 0,
+            unexpected: 0,
+        };
+        let mut out = [Completion::BLANK; 8];
+        let taken = entries.take(&mut out[..room]);
+        assert_eq!(entries.retired as usize, taken);
+        for completion in &out[..taken] {
+            assert_eq!((completion.kind, completion.imm), (WorkKind::RecvWriteImm, Some(7)));
+        }
+        let ids = out[..taken].iter().map(|completion| completion.id.0).collect();
+        (ids, entries.consumer, entries.unexpected)
+    }
+
+    #[test]
+    fn receives_are_taken_and_entries_without_a_work_request_skipped() {
+        assert_eq!(take([QP; 8], 8), ((100..108).collect(), 8, 0));
+        assert_eq!(take([QP; 8], 3), ([100, 101, 102].into(), 3, 0));
+        let mixed = [QP, OTHER, OTHER, QP, OTHER, QP, OTHER, OTHER];
+        assert_eq!(take(mixed, 8), ([100, 101, 102].into(), 8, 5));
+        assert_eq!(take(mixed, 2), ([100, 101].into(), 4, 2));
+        assert_eq!(take([OTHER; 8], 8), (Vec::new(), 8, 8));
     }
 }

@@ -3,12 +3,12 @@
 use crate::bringup::capabilities::BlueFlame;
 use crate::config::Vlan;
 use crate::datapath::doorbell::Page;
-use crate::datapath::ring::{QpRings, SendRing};
+use crate::datapath::ring::{QpRings, SendRing, WrRing};
 use crate::datapath::wqe::entry::{CHUNK_WORDS, Entry, Head, WORDS};
 use crate::datapath::wqe::{InlineWrite, ListCheck, Source, store_receive};
 use crate::hardware::{Block, Hardware};
 use crate::icm::PageRun;
-use crate::objects::cq::CqRef;
+use crate::objects::cq::{CqRef, Credit};
 use crate::objects::port::Port;
 use crate::objects::qp_context::{QpAttributes, Service};
 use alloc::sync::Arc;
@@ -148,6 +148,15 @@ fn put_other<H: Hardware>(
     Ok(())
 }
 
+/// Reserves room for requests in the completion queue of `credit`. Returns the index of the next request of
+/// `ring`, and the number of requests that both queues have room for, up to `count`, if at most `depth` are
+/// in flight.
+#[inline(always)]
+fn reserve(ring: &WrRing, depth: u32, credit: &Credit, count: usize) -> (u32, usize) {
+    let (index, room) = ring.room(depth);
+    (index, credit.take(count.min(room as usize) as u32) as usize)
+}
+
 /// The result of posting. An error names the index of the refused request.
 pub(crate) type PostResult = Result<(), (usize, VerbsError)>;
 
@@ -212,7 +221,7 @@ impl<B: Block> Qp<B> {
         {
             return self.post_copied(hw, |ring, index| put(ring, index, wr)).map_err(|error| (0, error));
         }
-        let (mut index, room) = self.reserve(work.len());
+        let (mut index, room) = self.reserve_sends(work.len());
         let ring = self.rings.send_ring();
         let fitting = work.get(..room).unwrap_or(work);
         for (done, wr) in fitting.iter().enumerate() {
@@ -234,7 +243,7 @@ impl<B: Block> Qp<B> {
         hw: &H,
         put: impl FnOnce(&SendRing<'_>, u32) -> Result<(), VerbsError>,
     ) -> Result<(), VerbsError> {
-        let (index, room) = self.reserve(1);
+        let (index, room) = self.reserve_sends(1);
         if room == 0 {
             return Err(VerbsError::NoResources);
         }
@@ -249,13 +258,10 @@ impl<B: Block> Qp<B> {
         Ok(())
     }
 
-    /// Reserves room for requests in the completion queue. Returns the index of the next request, and the
-    /// number of requests that both queues have room for: up to `count`.
+    /// Reserves room for send requests, as [`reserve`] does.
     #[inline(always)]
-    fn reserve(&self, count: usize) -> (u32, usize) {
-        let (index, room) = self.rings.sends.room(self.rings.shape.send_depth);
-        let most = self.cqs.send.credit.take(count.min(room as usize) as u32);
-        (index, most as usize)
+    fn reserve_sends(&self, count: usize) -> (u32, usize) {
+        reserve(&self.rings.sends, self.rings.shape.send_depth, &self.cqs.send.credit, count)
     }
 
     /// Rings the doorbell for requests that are in the ring.
@@ -278,21 +284,20 @@ impl<B: Block> Qp<B> {
             return Err((0, VerbsError::InvalidState));
         }
         let rings = &*self.rings;
-        let (first, room) = rings.receives.room(rings.shape.recv_depth);
-        let most = self.cqs.receive.credit.take(work.len().min(room as usize) as u32) as usize;
-        let fitting = work.get(..most).unwrap_or(work);
-        let mut outcome = if most < work.len() { Err((most, VerbsError::NoResources)) } else { Ok(()) };
-        let mut index = first;
+        let credit = &self.cqs.receive.credit;
+        let (mut index, room) = reserve(&rings.receives, rings.shape.recv_depth, credit, work.len());
+        let fitting = work.get(..room).unwrap_or(work);
+        let mut outcome = if room < work.len() { Err((room, VerbsError::NoResources)) } else { Ok(()) };
         for (done, wr) in fitting.iter().enumerate() {
             if let Err(error) = store_receive(wr.scatter, check, rings.receive_entry(index)) {
-                self.cqs.receive.credit.give((most - done) as u32);
+                credit.give((fitting.len() - done) as u32);
                 outcome = Err((done, error));
                 break;
             }
             rings.receives.note(index, wr.id);
             index = index.wrapping_add(1);
         }
-        rings.receives.publish(index);
+        rings.receives.advance(index);
         rings.publish_receives();
         outcome
     }

@@ -7,7 +7,7 @@ mod qp_group;
 
 pub(crate) use lanes::QueuePair;
 pub(crate) use permits::{PeerPermit, PeerPermits};
-pub(crate) use qp_group::{Gone, PeerResources, QpGroup};
+pub(crate) use qp_group::{Gone, PeerResources, QpGroup, REPOSTED};
 
 use crate::base::lock::Mutex;
 use crate::base::per_shard::PerShard;

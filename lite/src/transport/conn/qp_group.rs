@@ -11,6 +11,9 @@ use alloc::vec::Vec;
 use platform::Platform;
 use verbs::{Psn, QpConnect, QpNum, QpOptions, RecvWr, Rnic, VerbsError, WrId};
 
+/// The number of receives of a connection that are posted at once.
+pub(crate) const REPOSTED: u32 = 16;
+
 /// The result of an attempt to destroy queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gone {
@@ -107,14 +110,13 @@ impl QpGroup {
 
     /// Posts `count` receives for immediates on the queue pair of RPC of a shard.
     pub(crate) fn post_receives(&self, shard: usize, count: u32) -> Result<(), VerbsError> {
-        const BATCH: usize = 16;
-        let empty = [RecvWr { id: self.receive_id, scatter: &[] }; BATCH];
+        let empty = [RecvWr { id: self.receive_id, scatter: &[] }; REPOSTED as usize];
         let Some(qp_index) = self.lanes.queue_pairs.get(self.lanes.rpc(shard)) else {
             return Err(VerbsError::NotFound);
         };
         let mut left = count as usize;
         while left > 0 {
-            let n = left.min(BATCH);
+            let n = left.min(empty.len());
             self.rnic.post_recv(qp_index.number, empty.get(..n).unwrap_or_default()).map_err(|(_, e)| e)?;
             left -= n;
         }

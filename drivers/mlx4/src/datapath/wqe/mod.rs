@@ -385,7 +385,8 @@ pub(crate) fn store_receive<H: Hardware>(
     check: ListCheck<'_, H>,
     entry: &[AtomicU64],
 ) -> Result<(), VerbsError> {
-    // LITE's receives have no memory: its messages are WRITEs with immediate data.
+    // LITE's receives have no memory, because its messages are WRITEs with immediate data. The loop below
+    // takes longer than these two stores.
     if let ([], [first, second, ..]) = (scatter, entry) {
         first.store(NO_KEY.to_be(), Ordering::Relaxed);
         second.store(0, Ordering::Relaxed);
