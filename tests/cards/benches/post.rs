@@ -2,14 +2,16 @@
 //! nothing reads its registers and this program writes the completions itself, in advance.
 //!
 //! `cargo bench -p cards [-- --json FILE]` prints nanoseconds per operation, as the median of many
-//! rounds, and requests per doorbell. With `-- --count write-64[-by-BATCH] N` it posts N requests, BATCH at a
-//! time, polls them 16 at a time, and prints the requests and doorbells, for use under a tool that counts.
+//! rounds, and requests per doorbell. With `-- --count OPERATION N` it does that many operations, and prints
+//! the work requests and doorbells, for use under a tool that counts: `write-64` posts one WRITE at a time,
+//! `write-64-by-16` 16 at a time, and `receive-by-16` as many receives without memory, which WRITEs with
+//! immediate data consume. All are polled 16 at a time.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/it/common/mod.rs"]
 mod common;
 
-use cards::{Piece, Pool};
+use cards::Piece;
 use common::pair::{End, to};
 use common::{DATA, Machine};
 use connectx3::device::Profile;
@@ -19,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use verbs::{
-    Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, Payload, QpNum, QpOptions, Rnic, SendOp, SendWr,
-    WrId,
+    Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, Payload, QpNum, QpOptions, RecvWr, Rnic, SendOp,
+    SendWr, WrId,
 };
 
 /// A machine with a card, which can be disconnected from its doorbells.
@@ -95,19 +97,14 @@ impl Hardware for Still {
 }
 
 const DEPTH: u32 = 64;
+/// The number of work requests that are polled at once under a tool that counts, and posted at once in a
+/// batch.
+const BATCH: usize = 16;
+/// The last byte of an entry of a completion queue, without the owner's bit: that of a WRITE that was sent,
+/// and of a receive that a WRITE with immediate data consumed.
+const SENT: u8 = 0x48;
+const RECEIVED: u8 = 0x00;
 const ROUNDS: usize = 20_000;
-
-/// Writes the completions that the card would write, for `count` requests from `first` on.
-fn complete(pool: &Pool, ring: u64, log: u32, qpn: u32, first: u32, indices: impl Iterator<Item = u32>) {
-    for (entry, index) in (first..).zip(indices) {
-        const WRITE: u8 = 0x08;
-        let mut bytes = [0; 32];
-        bytes[..4].copy_from_slice(&qpn.to_be_bytes());
-        bytes[0x18..0x1a].copy_from_slice(&(index as u16).to_be_bytes());
-        bytes[0x1f] = 0x40 | WRITE | ((entry >> log & 1) as u8) << 7;
-        pool.write(IoAddr(ring + 32 * u64::from(entry & ((1 << log) - 1))), &bytes).unwrap();
-    }
-}
 
 fn median(mut times: Vec<u64>, per: u32) -> f64 {
     times.sort_unstable();
@@ -139,7 +136,7 @@ impl Bench {
         let driver = Mlx4::<_, spin::Mutex<()>>::start(hw, &Config::default()).unwrap();
         driver.set_gid(Gid::from_ipv4([10, 0, 0, 1])).unwrap();
         let cq = driver.create_cq(CqOptions { depth: 4 * DEPTH - 1 }).unwrap();
-        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: 1 };
+        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: DEPTH };
         let qp = driver.create_qp(options).unwrap();
         let end = End { rnic: &driver, memory: machine.bus.data.clone(), cq, qp };
         driver.connect_qp(qp, &to(&end, qp, LinkKind::RoceV2)).unwrap();
@@ -163,10 +160,23 @@ impl Bench {
         }
     }
 
-    /// Completes a round in place of the card.
-    fn complete(&mut self) {
-        let indices = self.posted..self.posted + DEPTH;
-        complete(&self.machine.bus.shared, self.ring, self.log, self.qp.get(), self.posted, indices);
+    /// Posts a round of receives without memory.
+    fn post_receives(&self) {
+        for _ in 0..DEPTH as usize / BATCH {
+            self.rnic.post_recv(self.qp, &[RecvWr { id: WrId(1), scatter: &[] }; BATCH]).unwrap();
+        }
+    }
+
+    /// Completes a round of requests of a kind: writes the entries that the card would write.
+    fn complete(&mut self, kind: u8) {
+        for index in self.posted..self.posted + DEPTH {
+            let mut bytes = [0; 32];
+            bytes[..4].copy_from_slice(&self.qp.get().to_be_bytes());
+            bytes[0x18..0x1a].copy_from_slice(&(index as u16).to_be_bytes());
+            bytes[0x1f] = kind | ((index >> self.log & 1) as u8) << 7;
+            let entry = self.ring + 32 * u64::from(index & ((1 << self.log) - 1));
+            self.machine.bus.shared.write(IoAddr(entry), &bytes).unwrap();
+        }
         self.posted += DEPTH;
     }
 
@@ -186,24 +196,31 @@ fn main() {
     match (args.next().as_deref(), args.next(), args.next()) {
         (None, ..) => measure(None),
         (Some("--json"), Some(file), None) => measure(Some(&file)),
-        (Some("--count"), Some(operation), Some(n)) => {
-            let batch = operation.strip_prefix("write-64-by-").map_or(1, |batch| batch.parse().unwrap());
-            count(batch, n.parse().unwrap());
-        }
-        _ => panic!("usage: [--json FILE | --count write-64[-by-BATCH] N]"),
+        (Some("--count"), Some(operation), Some(n)) => count(&operation, n.parse().unwrap()),
+        _ => panic!("usage: [--json FILE | --count OPERATION N]"),
     }
 }
 
-/// Posts at least `requests` requests, in batches and in whole rounds, for use under a tool that counts
+/// Does an operation at least `requests` times, in whole rounds, for use under a tool that counts
 /// instructions.
-fn count(batch: usize, requests: u32) {
+fn count(operation: &str, requests: u32) {
     let mut bench = Bench::new();
+    let (batch, kind) = match operation {
+        "write-64" => (1, SENT),
+        "write-64-by-16" => (BATCH, SENT),
+        "receive-by-16" => (BATCH, RECEIVED),
+        _ => panic!("no operation `{operation}`: there are write-64, write-64-by-16, receive-by-16"),
+    };
     let batched = vec![bench.wr; batch];
     let (posted, rung) = (bench.posted, bench.doorbells.load(Ordering::Relaxed));
     for _ in 0..requests.div_ceil(DEPTH) {
-        bench.post(&batched);
-        bench.complete();
-        bench.poll(&mut [Completion::BLANK; 16]);
+        if kind == SENT {
+            bench.post(&batched);
+        } else {
+            bench.post_receives();
+        }
+        bench.complete(kind);
+        bench.poll(&mut [Completion::BLANK; BATCH]);
     }
     let (posted, rung) = (bench.posted - posted, bench.doorbells.load(Ordering::Relaxed) - rung);
     println!("wire: {posted} work requests, {rung} doorbells");
@@ -222,7 +239,7 @@ fn measure(json: Option<&str>) {
             let begun = std::time::Instant::now();
             bench.post(&batched);
             posts.push(begun.elapsed().as_nanos() as u64);
-            bench.complete();
+            bench.complete(SENT);
             let begun = std::time::Instant::now();
             bench.poll(&mut out[..batch as usize]);
             polls.push(begun.elapsed().as_nanos() as u64);

@@ -1,7 +1,7 @@
 //! `cargo xtask bench post`: compares the cost of posting a request and polling a completion in our mlx4
 //! driver with rdma-core's.
 
-use super::callgrind::{self, Calls, Profile};
+use super::callgrind::{self, Calls, Count, Profile};
 use super::destination::Options;
 use super::gaps::Gaps;
 use super::host::Host;
@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// The time limit of a program, building included.
 const LIMIT: Duration = Duration::from_secs(900);
-/// The number of WRITEs that are counted. They are polled 16 at a time.
-const COUNTED: u64 = 1600;
+/// The number of operations that are counted. They are polled 16 at a time.
+pub(super) const COUNTED: u32 = 1600;
 /// The name of the guest's program, there and among our sources.
 const PROGRAM: &str = "post-cost";
 
@@ -34,27 +34,27 @@ struct Batch {
     requests_per_doorbell: f64,
 }
 
-/// Instructions for a 64 B inline WRITE.
+/// Instructions for one work request.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Instructions {
+struct Instructions {
     post: f64,
     poll: f64,
 }
 
 impl Instructions {
-    /// Returns the instructions per WRITE of the calls with the names of the posting and of the polling
-    /// function.
+    /// Returns the instructions per work request of the calls with the names of the posting and of the
+    /// polling function.
     fn of(profile: &Profile, [post, poll]: [&str; 2], is: impl Fn(&Calls, &str) -> bool) -> Result<Self> {
         let each = |name: &str| {
             let those = profile.calls.iter().filter(|calls| is(calls, name));
             let (count, sum) = those.fold((0, 0), |(n, sum), c| (n + c.count, sum + c.instructions));
             ensure!(count > 0, "the profile tells of no {name}");
-            Ok(sum as f64 / COUNTED as f64)
+            Ok(sum as f64 / f64::from(COUNTED))
         };
         Ok(Self { post: each(post)?, poll: each(poll)? })
     }
 
-    pub(super) fn sum(self) -> f64 {
+    fn sum(self) -> f64 {
         self.post + self.poll
     }
 }
@@ -89,9 +89,9 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let native: Vec<Batch> = ui::step("our driver, native", || program::figures(&program, false))?;
     let mut gaps = Gaps::default();
     let counts = Counts {
-        ours: gaps.attempt("our driver's instructions, by valgrind", || ours(&program, "write-64"))?,
+        ours: gaps.attempt("our driver's instructions, by valgrind", || Ok(ours(&program, "write-64")?.0))?,
         ours_batched: gaps.attempt("our driver's instructions in batches, by valgrind", || {
-            ours(&program, "write-64-by-16")
+            Ok(ours(&program, "write-64-by-16")?.0)
         })?,
         rdma_core: gaps.attempt("rdma-core's instructions, in a Linux guest", rdma_core)?,
     };
@@ -105,16 +105,25 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     destination.end(&figures, &figures.targets, &figures.gaps)
 }
 
-/// Counts our driver's instructions for one WRITE by the benchmark `post` of cards, which has been built.
-/// `operation` is the operation's name there.
-pub(super) fn ours(program: &Path, operation: &str) -> Result<Instructions> {
-    let profile = callgrind::profile(&[], program, &["--count", operation, &COUNTED.to_string()])?;
+/// Counts an operation of our driver by the benchmark `post` of cards, which has been built. `operation` is
+/// the operation's name there.
+pub(super) fn count(program: &Path, operation: &str) -> Result<Count> {
+    let (instructions, wire) = ours(program, operation)?;
+    Ok(Count { instructions: instructions.sum(), wire })
+}
+
+/// Does the work of [`count`], with the instructions for posting and polling apart.
+fn ours(program: &Path, operation: &str) -> Result<(Instructions, [f64; 2])> {
+    let arguments = ["--count", operation, &COUNTED.to_string()];
+    let (profile, wire) = callgrind::profile_and_wire(program, &arguments)?;
     let is = |c: &Calls, name: &str| {
         c.callee.function.contains(name)
             && c.callee.function.contains("mlx4")
             && !c.caller.function.contains(name)
     };
-    Instructions::of(&profile, ["post_send", "poll_cq"], is)
+    let post = if operation.starts_with("receive") { "post_recv" } else { "post_send" };
+    let instructions = Instructions::of(&profile, [post, "poll_cq"], is)?;
+    Ok((instructions, wire.map(|number| number as f64 / f64::from(COUNTED))))
 }
 
 /// Runs rdma-core's driver in a guest under callgrind, on an emulated card, by our program over libibverbs.

@@ -77,12 +77,22 @@ pub(super) fn count(program: &Path, arguments: &[&str], few: u32) -> Result<Coun
 
 /// Runs a program under callgrind with these options of callgrind. Returns the profile.
 pub(super) fn profile(options: &[&str], program: &Path, arguments: &[&str]) -> Result<Profile> {
+    Ok(run(options, program, arguments)?.0)
+}
+
+/// Runs a program that prints its wire operations under callgrind. Returns the profile and their two numbers.
+pub(super) fn profile_and_wire(program: &Path, arguments: &[&str]) -> Result<(Profile, [u64; 2])> {
+    let (profile, output) = run(&[], program, arguments)?;
+    Ok((profile, wire(&output).context("the program tells no wire operations")?))
+}
+
+fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Result<(Profile, String)> {
     interrupt::check()?;
     let dir = tempfile::tempdir().context("cannot make a directory for the profile")?;
     let file = dir.path().join("callgrind");
-    program::run(valgrind(&file, options).arg(program).args(arguments))?;
+    let output = program::run(valgrind(&file, options).arg(program).args(arguments))?;
     let text = std::fs::read_to_string(&file).context("valgrind has written no profile")?;
-    Ok(Profile::parse(&text))
+    Ok((Profile::parse(&text), output))
 }
 
 /// Returns a command that runs callgrind, without the program.
