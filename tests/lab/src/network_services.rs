@@ -1,5 +1,5 @@
 //! A DHCP and DNS server on a port of a fabric, for appliances that get settings and names from their
-//! network.
+//! network. It refuses connections, or does not answer them.
 
 use anyhow::{Context, Result};
 use std::io::{ErrorKind, Read, Write};
@@ -23,6 +23,13 @@ const AAAA: u8 = 28;
 /// The server's Ethernet address.
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0xfc, 0, 1];
 const BROADCAST: [u8; 4] = [255; 4];
+/// The IP protocols.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// The flags of a TCP segment.
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
 /// The UDP ports.
 const DHCP: u16 = 67;
 const DHCP_CLIENT: u16 = 68;
@@ -39,6 +46,8 @@ pub struct Answers {
     pub name: String,
     /// The addresses of the name.
     pub addresses: Addresses,
+    /// The number of TCP connections that the server refuses. It does not answer later ones.
+    pub refusals: usize,
 }
 
 /// The addresses that the name has.
@@ -68,8 +77,8 @@ impl NetworkServices {
         let (mut port, shared) = (stream.try_clone()?, answers.clone());
         let thread = std::thread::spawn(move || {
             while let Ok(Some(frame)) = receive(&mut port) {
-                let answers = shared.lock().map(|answers| answers.clone()).unwrap_or_default();
-                if answers.to(&frame).is_some_and(|answer| send(&mut port, &answer).is_err()) {
+                let answer = shared.lock().ok().and_then(|mut answers| answers.to(&frame));
+                if answer.is_some_and(|answer| send(&mut port, &answer).is_err()) {
                     break;
                 }
             }
@@ -114,35 +123,52 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Returns the checksum of an IPv4 header.
-fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks(2).map(|pair| pair.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)));
+/// Returns the Internet checksum (RFC 1071) of an even number of bytes.
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| pair.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)));
     let sum: u32 = words.sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     !((sum + (sum >> 16)) as u16)
 }
 
-/// Returns a frame with a UDP datagram, which has no checksum.
-fn datagram(to: &[u8], (address, port): ([u8; 4], u16), from: u16, data: &[u8]) -> Vec<u8> {
-    let udp_len = (8 + data.len()) as u16;
+/// Returns a frame to an Ethernet and an IPv4 address with a packet of an IP protocol.
+fn packet(to: &[u8], address: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut ip = vec![0x45, 0];
-    ip.extend((20 + udp_len).to_be_bytes());
-    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+    ip.extend((20 + payload.len() as u16).to_be_bytes());
+    ip.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
     ip.extend(SERVER);
     ip.extend(address);
     let sum = checksum(&ip).to_be_bytes();
     ip.splice(10..12, sum);
-    let mut frame = [to, &MAC, &[8, 0], &ip].concat();
-    for word in [from, port, udp_len, 0] {
-        frame.extend(word.to_be_bytes());
+    [to, &MAC, &[8, 0], &ip, payload].concat()
+}
+
+/// Returns a frame with a UDP datagram, which has no checksum.
+fn datagram(to: &[u8], (address, port): ([u8; 4], u16), from: u16, data: &[u8]) -> Vec<u8> {
+    let words = [from, port, 8 + data.len() as u16, 0];
+    let udp: Vec<u8> = words.into_iter().flat_map(u16::to_be_bytes).chain(data.iter().copied()).collect();
+    packet(to, address, UDP, &udp)
+}
+
+/// Returns a frame that refuses the TCP connection that this segment from an address opens (RFC 9293,
+/// section 3.5.2). Returns `None` if it opens none.
+fn refusal(to: &[u8], address: [u8; 4], segment: &[u8]) -> Option<Vec<u8>> {
+    let ports = [segment.get(2..4)?, segment.get(..2)?].concat();
+    let sequence = u32::from_be_bytes(*segment.get(4..8)?.first_chunk()?);
+    if *segment.get(13)? != SYN {
+        return None;
     }
-    frame.extend(data);
-    frame
+    let acknowledged = sequence.wrapping_add(1).to_be_bytes();
+    let mut tcp = [&ports[..], &[0; 4], &acknowledged, &[5 << 4, RST | ACK], &[0; 6]].concat();
+    let pseudo_header = [&SERVER[..], &address, &[0, TCP, 0, tcp.len() as u8]].concat();
+    let sum = checksum(&[pseudo_header, tcp.clone()].concat()).to_be_bytes();
+    tcp.splice(16..18, sum);
+    Some(packet(to, address, TCP, &tcp))
 }
 
 impl Answers {
     /// Returns the answer to a frame, if there is one.
-    fn to(&self, frame: &[u8]) -> Option<Vec<u8>> {
+    fn to(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         let (sender, packet) = (frame.get(6..12)?, frame.get(14..)?);
         match u16_at(frame, 12)? {
             0x0806 if packet.get(24..28)? == SERVER && u16_at(packet, 6)? == 1 => {
@@ -150,17 +176,23 @@ impl Answers {
                 let head = [0, 1, 8, 0, 6, 4, 0, 2];
                 Some([sender, &MAC, &[8, 6], &head, &MAC, &SERVER, asker].concat())
             }
-            0x0800 if *packet.get(9)? == 17 => {
-                let udp = packet.get(usize::from(packet.first()? & 15) * 4..)?;
-                let (from, data) = (u16_at(udp, 0)?, udp.get(8..)?);
-                match u16_at(udp, 2)? {
-                    DHCP => {
-                        let answer = self.lease(data)?;
+            0x0800 => {
+                let payload = packet.get(usize::from(packet.first()? & 15) * 4..)?;
+                let (protocol, asker) = (*packet.get(9)?, *packet.get(12..16)?.first_chunk()?);
+                let is_own = packet.get(16..20)? == SERVER;
+                match (protocol, u16_at(payload, 2)?) {
+                    (UDP, DHCP) => {
+                        let answer = self.lease(payload.get(8..)?)?;
                         Some(datagram(sender, (BROADCAST, DHCP_CLIENT), DHCP, &answer))
                     }
-                    DNS if packet.get(16..20)? == SERVER => {
-                        let asker = *packet.get(12..16)?.first_chunk()?;
-                        Some(datagram(sender, (asker, from), DNS, &self.address(data)?))
+                    (UDP, DNS) if is_own => {
+                        let answer = self.address(payload.get(8..)?)?;
+                        Some(datagram(sender, (asker, u16_at(payload, 0)?), DNS, &answer))
+                    }
+                    (TCP, _) if is_own && self.refusals > 0 => {
+                        let refusal = refusal(sender, asker, payload)?;
+                        self.refusals -= 1;
+                        Some(refusal)
                     }
                     _ => None,
                 }

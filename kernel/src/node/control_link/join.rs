@@ -283,7 +283,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Connects to one of the managers, in their order from the `turn`-th on. If all that answer refuse the
+    /// Connects to one of the managers, in their order from the `turn`-th on. If all of them refuse the
     /// connection, tries again until `deadline`.
     async fn connect(&self, turn: usize, deadline: Instant) -> Result<(TcpStream, SocketAddr), JoinError> {
         if self.stack.uses_dhcp() {
@@ -292,6 +292,7 @@ impl Attempt<'_> {
         let (mut managers, servers) = (managers()?, dns_servers()?);
         let first = turn % managers.len();
         managers.rotate_left(first);
+        let mut refused = None;
         loop {
             let mut tried = Vec::new();
             for manager in &managers {
@@ -301,10 +302,15 @@ impl Attempt<'_> {
                 }
             }
             let refuses = |why: &Unreachable| *why == Unreachable::Network(NetworkError::Refused);
-            if !tried.iter().all(|(_, why)| refuses(why)) || time::now() + RETRY >= deadline {
-                return Err(JoinError::NoManager(tried));
+            let all_refuse = tried.iter().all(|(_, why)| refuses(why));
+            if all_refuse && time::now() + RETRY < deadline {
+                refused = Some(tried);
+                exec::sleep(RETRY).await;
+                continue;
             }
-            exec::sleep(RETRY).await;
+            // A round that `deadline` cuts short tells less than the refusals of the round before.
+            let is_cut = !all_refuse && time::now() >= deadline;
+            return Err(JoinError::NoManager(refused.filter(|_| is_cut).unwrap_or(tried)));
         }
     }
 

@@ -310,7 +310,8 @@ pub(super) fn wait_for_console(machine: usize, what: &str, log: &Path) -> Result
 
 fn says(cluster: &Cluster, what: &str) -> Result<()> {
     let tail = cluster.vms.first().map(Vm::tail).unwrap_or_default();
-    ensure!(tail.iter().any(|line| line.contains(what)), "the node does not say `{what}`");
+    let found = tail.iter().any(|line| line.contains(what));
+    ensure!(found, "the node does not say `{what}`, but at the end: {tail:#?}");
     Ok(())
 }
 

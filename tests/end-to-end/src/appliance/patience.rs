@@ -28,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         case("wrong-key-node-joins-later", wrong_key_node),
         case("absent-manager-node-joins-later", absent_manager_node),
+        case("manager-that-falls-silent", falls_silent),
         case("several-managers-node", several_managers),
         case("no-lease-node-joins-later", no_lease),
         case("no-link-node-joins-later", no_link),
@@ -78,6 +79,18 @@ fn absent_manager_node(log: &Path) -> Result<()> {
     wait_for_console(0, &says, log)?;
     manager_later(port, cluster.manager.key(), log)?;
     cluster.ends(&SUCCESS, LIMIT)
+}
+
+/// Checks that a node names the refusal of a manager that refuses the connection at first and does not answer
+/// the last try of an attempt, which the deadline of the attempt cuts short.
+fn falls_silent(log: &Path) -> Result<()> {
+    let options = format!("{STATIC} manager=10.0.2.77:1");
+    let cluster = Cluster::on_one_network(1, &options, log)?;
+    // An attempt takes 5 s, with a pause of 100 ms between two tries: less than 2 s are left for the next
+    // try, which is less than the deadline of a try alone.
+    let answers = Answers { refusals: 35, ..Answers::default() };
+    let _services = NetworkServices::start(cluster.fabric().socket(1), answers)?;
+    wait_for_console(0, "cannot join: no manager at 10.0.2.77:1: connection refused; next attempt", log)
 }
 
 /// Checks that a node tries all managers of a list.
