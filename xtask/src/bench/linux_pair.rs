@@ -125,14 +125,14 @@ pub(super) fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result
     })
 }
 
-/// The number of times that a latency is measured if sides are measured in turn. The lowest of each side
+/// The number of times that a figure is measured if sides are measured in turn. The best value of each side
 /// counts, because the speed of a virtual machine changes from second to second.
 const TURNS: usize = 5;
 
 /// A side that is measured in turn with others: its name, and the function that measures a figure.
 pub(super) type Side<'a> = (&'static str, &'a mut dyn FnMut(&Figure) -> Result<f64>);
 
-/// Measures all figures of several sides in turn, each latency [`TURNS`] times. The best value of each side
+/// Measures all figures of several sides in turn, each of them [`TURNS`] times. The best value of each side
 /// counts. A figure that fails once is absent, and recorded. `of` names the run, for the progress lines.
 pub(super) fn in_turn<const SIDES: usize>(
     of: &str,
@@ -141,11 +141,10 @@ pub(super) fn in_turn<const SIDES: usize>(
 ) -> Result<[Sample; SIDES]> {
     let mut samples = [Sample::default(); SIDES];
     for (index, figure) in FIGURES.iter().enumerate() {
-        let turns = if figure.kind == Kind::Latency { TURNS } else { 1 };
         let step = format!("{}: {of}", figure.name);
         let best = ui::step(&step, || {
             let mut measured = [const { Some(Vec::new()) }; SIDES];
-            for _ in 0..turns {
+            for _ in 0..TURNS {
                 for ((name, side), values) in sides.iter_mut().zip(&mut measured) {
                     let Some(known) = values else { continue };
                     match side(figure) {
@@ -217,8 +216,8 @@ mod tests {
         };
         let mut gaps = Gaps::default();
         let samples = in_turn("1 of 1", &mut gaps, [("ours", &mut ours), ("theirs", &mut theirs)]).unwrap();
-        // Each latency took five of our values, and the rates one each.
-        assert_eq!(samples[0], [10.0, 15.0, 20.0, 25.0, 30.0, 31.0].map(Some));
+        // Each figure took five of our values. The lowest latency and the highest rate count.
+        assert_eq!(samples[0], [10.0, 15.0, 20.0, 25.0, 34.0, 39.0].map(Some));
         assert_eq!(samples[1], [Some(7.0), None, Some(7.0), Some(7.0), Some(7.0), Some(7.0)]);
         assert_eq!(gaps.all(), ["theirs: 8 B read, p50: 1 of 1: no luck"]);
         assert_eq!(reads, 2, "a figure that has failed is not measured again");
