@@ -33,6 +33,7 @@ pub(crate) mod path;
 mod post;
 mod program;
 mod qos;
+mod raw;
 mod rounds;
 mod rxe;
 mod scaling;

@@ -5,12 +5,13 @@ use super::lab::Lab;
 use super::lite::{self, FETCH_ADD, PING_PONG, Row};
 use super::nic::Nic;
 use super::pairs::Line;
+use super::raw::{self, Raw};
 use super::rounds::{self, Compared, Options};
 use super::stats::median;
 use super::table::{Table, maybe};
 use super::target::{Bound, Target};
-use anyhow::{Context, Result};
-use lab::perftest::cell::{Cell, Direction};
+use anyhow::Result;
+use lab::perftest::cell::Cell;
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::{Device, Plan};
 use lab::{interrupt, ui};
@@ -61,14 +62,7 @@ impl Amount {
 
     /// Returns perftest's cells of one kind, of which each program has one.
     fn cells(self, kind: Kind, mtu: u32) -> Vec<Cell> {
-        let cell = |program, size, iterations| Cell {
-            program,
-            direction: Direction::ApplianceAppliance,
-            size,
-            mtu,
-            loss: 0.0,
-            iterations,
-        };
+        let cell = |program, size, iterations| raw::cell(program, size, iterations, mtu);
         match kind {
             Kind::Latency => ["ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_atomic_lat"]
                 .map(|program| cell(program, SMALL, self.samples))
@@ -177,16 +171,6 @@ const fn bandwidth(what: &'static str, operation: &'static str, program: &'stati
     Comparison { what, ours, theirs, column: Column::Bandwidth, bound: Some(BANDWIDTH) }
 }
 
-/// The figures of one program of perftest.
-#[derive(Clone, Debug, Serialize)]
-struct Raw {
-    program: &'static str,
-    p50_us: Option<f64>,
-    p99_us: Option<f64>,
-    /// MB (10^6 bytes) per second.
-    mb_s: Option<f64>,
-}
-
 /// The figures of both sides in each turn of one round.
 #[derive(Serialize)]
 struct Round {
@@ -285,12 +269,7 @@ fn run_lite(pair: &mut AppliancePair, amount: Amount, kind: Kind) -> Result<Vec<
 }
 
 fn run_perftest(pair: &mut AppliancePair, nic: Nic, amount: Amount, kind: Kind) -> Result<Vec<Raw>> {
-    let run = |cell: Cell| {
-        let figure = pair.run(&cell).with_context(|| cell.to_string())?;
-        let mb_s = figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20) / 1e6);
-        Ok(Raw { program: cell.program, p50_us: figure.p50_us(), p99_us: figure.p99_us(), mb_s })
-    };
-    amount.cells(kind, nic.mtu()).into_iter().map(run).collect()
+    raw::run(pair, amount.cells(kind, nic.mtu()))
 }
 
 /// The comparison on one RDMA device.
@@ -412,6 +391,7 @@ mod tests {
             let rate = cell.program.ends_with("_bw");
             Raw {
                 program: cell.program,
+                size: cell.size,
                 p50_us: (!rate).then_some(10.0),
                 p99_us: (!rate).then_some(20.0),
                 mb_s: rate.then_some(100.0),

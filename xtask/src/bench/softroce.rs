@@ -7,10 +7,10 @@ use super::host::Host;
 use super::lab::Lab;
 use super::linux_pair::{self, Figure, Kind, Options, Sample};
 use super::pairs::Line;
+use super::raw;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use anyhow::{Context, Result};
-use lab::perftest::cell::{Cell, Direction};
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::Plan;
 use lab::{image, paths, tool, ui};
@@ -78,8 +78,7 @@ impl Machines {
 fn appliance(pair: &mut AppliancePair, figure: &Figure, iterations: u32) -> Result<f64> {
     const MTU: u32 = 4096;
     let (program, size, iterations) = (figure.program, figure.size, figure.operations(iterations));
-    let direction = Direction::ApplianceAppliance;
-    let measured = pair.run(&Cell { program, direction, size, mtu: MTU, loss: 0.0, iterations })?;
+    let measured = pair.run(&raw::cell(program, size, iterations, MTU))?;
     let bytes_per_s = measured.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20));
     let value = match figure.kind {
         Kind::Latency => measured.p50_us(),

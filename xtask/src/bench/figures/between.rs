@@ -4,9 +4,10 @@ use crate::bench::lab::Lab;
 use crate::bench::lite::{self, Row};
 use crate::bench::native::Call;
 use crate::bench::nic::Nic;
+use crate::bench::raw::{self, Raw};
 use crate::bench::table::{Table, maybe};
-use anyhow::{Context, Result};
-use lab::perftest::cell::{Cell, Direction};
+use anyhow::Result;
+use lab::perftest::cell::Cell;
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::Plan;
 use lab::{interrupt, ui};
@@ -18,14 +19,6 @@ const LATENCIES: [&str; 3] = ["ib_write_lat", "ib_read_lat", "ib_send_lat"];
 const THROUGHPUTS: [&str; 2] = ["ib_write_bw", "ib_read_bw"];
 /// From this size on, fewer messages are enough for a throughput of perftest.
 const LARGE: u32 = 16384;
-
-/// A figure of perftest.
-struct Raw {
-    program: &'static str,
-    size: u32,
-    p50_us: Option<f64>,
-    mb_s: Option<f64>,
-}
 
 /// The figures of both sides in one round.
 struct Round {
@@ -55,14 +48,7 @@ struct Effort {
 impl Effort {
     /// Returns perftest's cells.
     fn cells(self) -> impl Iterator<Item = Cell> {
-        let cell = |program, size, iterations| Cell {
-            program,
-            direction: Direction::ApplianceAppliance,
-            size,
-            mtu: Nic::Softroce.mtu(),
-            loss: 0.0,
-            iterations,
-        };
+        let cell = |program, size, iterations| raw::cell(program, size, iterations, Nic::Softroce.mtu());
         self.sizes.iter().flat_map(move |&size| {
             let messages = self.messages[usize::from(size >= LARGE)];
             let latencies = LATENCIES.map(|program| cell(program, size, self.samples));
@@ -217,10 +203,5 @@ fn run_lite(pair: &mut AppliancePair, effort: Effort) -> Result<Vec<Row>> {
 }
 
 fn run_perftest(pair: &mut AppliancePair, effort: Effort) -> Result<Vec<Raw>> {
-    let run = |cell: Cell| {
-        let figure = pair.run(&cell).with_context(|| cell.to_string())?;
-        let mb_s = figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20) / 1e6);
-        Ok(Raw { program: cell.program, size: cell.size, p50_us: figure.p50_us(), mb_s })
-    };
-    effort.cells().map(run).collect()
+    raw::run(pair, effort.cells())
 }
