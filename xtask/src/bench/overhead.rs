@@ -269,7 +269,7 @@ fn run_lite(pair: &mut AppliancePair, amount: Amount, kind: Kind) -> Result<Vec<
 }
 
 fn run_perftest(pair: &mut AppliancePair, nic: Nic, amount: Amount, kind: Kind) -> Result<Vec<Raw>> {
-    raw::run(pair, amount.cells(kind, nic.mtu()))
+    raw::measure_all(pair, amount.cells(kind, nic.mtu()))
 }
 
 /// The comparison on one RDMA device.

@@ -22,13 +22,18 @@ pub(super) const fn cell(program: &'static str, size: u32, iterations: u32, mtu:
     Cell { program, direction: Direction::ApplianceAppliance, size, mtu, loss: 0.0, iterations }
 }
 
+/// Measures a cell.
+pub(super) fn measure(pair: &mut AppliancePair, cell: &Cell) -> Result<Raw> {
+    let figure = pair.run(cell).with_context(|| cell.to_string())?;
+    let mb_s = figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20) / 1e6);
+    let Cell { program, size, .. } = *cell;
+    Ok(Raw { program, size, p50_us: figure.p50_us(), p99_us: figure.p99_us(), mb_s })
+}
+
 /// Measures the cells, one after the other.
-pub(super) fn run(pair: &mut AppliancePair, cells: impl IntoIterator<Item = Cell>) -> Result<Vec<Raw>> {
-    let run = |cell: Cell| {
-        let figure = pair.run(&cell).with_context(|| cell.to_string())?;
-        let mb_s = figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20) / 1e6);
-        let Cell { program, size, .. } = cell;
-        Ok(Raw { program, size, p50_us: figure.p50_us(), p99_us: figure.p99_us(), mb_s })
-    };
-    cells.into_iter().map(run).collect()
+pub(super) fn measure_all(
+    pair: &mut AppliancePair,
+    cells: impl IntoIterator<Item = Cell>,
+) -> Result<Vec<Raw>> {
+    cells.into_iter().map(|cell| measure(pair, &cell)).collect()
 }

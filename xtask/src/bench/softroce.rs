@@ -78,12 +78,11 @@ impl Machines {
 fn appliance(pair: &mut AppliancePair, figure: &Figure, iterations: u32) -> Result<f64> {
     const MTU: u32 = 4096;
     let (program, size, iterations) = (figure.program, figure.size, figure.operations(iterations));
-    let measured = pair.run(&raw::cell(program, size, iterations, MTU))?;
-    let bytes_per_s = measured.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20));
+    let measured = raw::measure(pair, &raw::cell(program, size, iterations, MTU))?;
     let value = match figure.kind {
-        Kind::Latency => measured.p50_us(),
-        Kind::Rate => bytes_per_s.map(|rate| rate / f64::from(size) / 1e3),
-        Kind::Bandwidth => bytes_per_s.map(|rate| rate / 1e6),
+        Kind::Latency => measured.p50_us,
+        Kind::Rate => measured.mb_s.map(|mb_s| mb_s * 1e3 / f64::from(size)),
+        Kind::Bandwidth => measured.mb_s,
     };
     value.with_context(|| format!("the report of {program} has no such figure"))
 }

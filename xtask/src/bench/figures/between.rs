@@ -203,5 +203,5 @@ fn run_lite(pair: &mut AppliancePair, effort: Effort) -> Result<Vec<Row>> {
 }
 
 fn run_perftest(pair: &mut AppliancePair, effort: Effort) -> Result<Vec<Raw>> {
-    raw::run(pair, effort.cells())
+    raw::measure_all(pair, effort.cells())
 }
