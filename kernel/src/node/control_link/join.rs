@@ -303,14 +303,15 @@ impl Attempt<'_> {
             }
             let refuses = |why: &Unreachable| *why == Unreachable::Network(NetworkError::Refused);
             let all_refuse = tried.iter().all(|(_, why)| refuses(why));
-            if all_refuse && time::now() + RETRY < deadline {
+            let now = time::now();
+            if all_refuse && now + RETRY < deadline {
                 refused = Some(tried);
                 exec::sleep(RETRY).await;
                 continue;
             }
             // A round that `deadline` cuts short tells less than the refusals of the round before.
-            let is_cut = !all_refuse && time::now() >= deadline;
-            return Err(JoinError::NoManager(refused.filter(|_| is_cut).unwrap_or(tried)));
+            let before = refused.filter(|_| now >= deadline);
+            return Err(JoinError::NoManager(before.unwrap_or(tried)));
         }
     }
 
